@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+#include <lrmoe/estimator/select_largest.hpp>
+
+namespace lrmoe {
+
+/// The published rule: the q largest sizes of every segment, ties to the lowest pair, weight 1.
+/// Biased: what it drops is missing from the expectation too, and training suffers (docs/method.md
+/// has the measurements). Here for comparison. A NaN size counts as larger than any other.
+struct top {
+  static constexpr bool keeps_all() { return false; }
+  static constexpr bool unbiased() { return false; }
+
+  template <class ExecutionSpace, class Device>
+  void select(const ExecutionSpace& space, const segments<Device>& rows,
+              const vector_view<const float, Device>& sizes, const draw_key& /*key*/,
+              const selection<Device>& kept) const {
+    select_largest(
+        "lrmoe::top::select", space, rows,
+        // Sizes are not negative, so their bit patterns order as the numbers do, NaN above all.
+        KOKKOS_LAMBDA(const index_type row) {
+          return Kokkos::bit_cast<std::uint32_t>(sizes(row)) & 0x7fffffffU;
+        },
+        KOKKOS_LAMBDA(index_type, index_type) { return 1.0F; },
+        KOKKOS_LAMBDA(index_type, index_type, const bool keep) { return keep ? 1.0F : 0.0F; },
+        kept);
+  }
+};
+
+}  // namespace lrmoe

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+#include <concepts>
+
+#include <lrmoe/types.hpp>
+
+/// The expert operations are what a backend computes: the matrix products of the experts together
+/// with the row work that can be fused into them. Rows are grouped by expert: group g owns rows
+/// offsets(g) .. offsets(g+1) of every row argument, and offsets live in device memory.
+///
+///   gate_up           g, u = x [W_gate W_up];  h = silu(g) u;  norms = ||h||
+///   down              y = h W_down
+///   down_backward     dh' = dO W_down^T;  dw = c <dh', h>;  dg, du = c w dh' d(silu(g) u);  s = c w h
+///   gate_up_backward  dx = [dg du] [W_gate W_up]^T
+///   weight_gradient   dW += left^T right
+///
+/// Row arguments marked "gathered" are read through an index, so that a fused backend need not
+/// build what a simple one copies. Rows past offsets(G) are neither read nor written. Each operation is
+/// asynchronous on the space, deterministic, and returns what its products cost.
+/// Element types may be float, double and bfloat16; products and sums are kept in accumulate_t, and
+/// a value is rounded once when it is stored.
+namespace lrmoe {
+
+/// Rows of a matrix read through an index: row i is matrix(index(i)), or matrix(i) when the index is
+/// empty.
+template <class Element, class Device>
+struct gathered_rows {
+  matrix_view<const Element, Device> matrix;
+  vector_view<const index_type, Device> index{};
+};
+
+/// Kept rows of SwiGLU experts and what backward needs of them.
+template <class Element, class Device>
+struct swiglu_kept_rows {
+  gathered_rows<Element, Device> x;               // (M, D) inputs
+  gathered_rows<Element, Device> pre;             // (M, 2F) saved g and u
+  gathered_rows<Element, Device> d_out;           // (M, D) unscaled dO of the row's token
+  vector_view<const index_type, Device> offsets;  // (G+1)
+  vector_view<const accumulate_t<Element>, Device> weights;  // (M) w, or empty for 1
+  vector_view<const float, Device> factors;                  // (M) c, or empty for 1
+};
+
+/// Work of matrix products, from the rows and groups really used.
+struct product_cost {
+  double flops = 0;          ///< 2 m n k of every product
+  double bytes_read = 0;     ///< both operands of every product, weights once per group in use
+  double bytes_written = 0;  ///< results; an accumulated gradient is both read and written
+
+  product_cost& operator+=(const product_cost& other) {
+    flops += other.flops;
+    bytes_read += other.bytes_read;
+    bytes_written += other.bytes_written;
+    return *this;
+  }
+};
+
+/// The signatures, for one element type. Shapes are given where a backend implements them
+/// (lrmoe/openmp/experts/operations.hpp). Scratch comes from the workspace and is largest in gate_up, so
+/// that backward, once gradients have been added to, allocates nothing.
+template <class Operations, class ExecutionSpace, class Device, class Element>
+concept expert_operations = requires(Operations& operations, const ExecutionSpace& space,
+                                     const gathered_rows<Element, Device>& rows,
+                                     const swiglu_kept_rows<Element, Device>& kept,
+                                     const vector_view<const index_type, Device>& offsets,
+                                     const tensor_view<const Element, Device>& weights,
+                                     const tensor_view<accumulate_t<Element>, Device>& gradient,
+                                     const matrix_view<Element, Device>& matrix,
+                                     const vector_view<float, Device>& norms,
+                                     const vector_view<accumulate_t<Element>, Device>& d_weights) {
+  {
+    operations.gate_up(space, rows, offsets, weights, matrix, matrix, norms)
+    } -> std::same_as<product_cost>;
+  { operations.down(space, rows, offsets, weights, matrix) } -> std::same_as<product_cost>;
+  {
+    operations.down_backward(space, kept, weights, matrix, matrix, d_weights)
+    } -> std::same_as<product_cost>;
+  {
+    operations.gate_up_backward(space, rows, offsets, weights, matrix)
+    } -> std::same_as<product_cost>;
+  {
+    operations.weight_gradient(space, rows, rows, offsets, gradient)
+    } -> std::same_as<product_cost>;
+};
+
+}  // namespace lrmoe

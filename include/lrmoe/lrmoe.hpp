@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+/// Everything but the backends: include one of them as well, e.g. <lrmoe/openmp/backend.hpp>.
+#include <lrmoe/estimator/any_estimator.hpp>
+#include <lrmoe/estimator/exact.hpp>
+#include <lrmoe/estimator/pps.hpp>
+#include <lrmoe/estimator/top.hpp>
+#include <lrmoe/estimator/uniform.hpp>
+#include <lrmoe/layer.hpp>
+#include <lrmoe/quota/fixed_fraction.hpp>
+#include <lrmoe/routing/given_routing.hpp>
+#include <lrmoe/routing/sigmoid_top_k.hpp>
+#include <lrmoe/routing/softmax_top_k.hpp>
+#include <lrmoe/scoring/any_scorer.hpp>
+#include <lrmoe/version.hpp>

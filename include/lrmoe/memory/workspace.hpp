@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <lrmoe/memory/buffer.hpp>
+
+namespace lrmoe {
+
+/// Scratch buffers by name, shared by all layers of a context: contents live no longer than one
+/// forward or backward call, so a model of many layers holds one set.
+template <class Device>
+class workspace {
+ public:
+  explicit workspace(ledger& account) : ledger_(&account) {}
+
+  /// The buffer of this name, made at its first use.
+  buffer<Device>& operator[](std::string_view name) {
+    for (auto& [key, value] : buffers_) {
+      if (key == name) return *value;
+    }
+    auto made = std::make_unique<buffer<Device>>(*ledger_, memory_category::workspace,
+                                                 "workspace::" + std::string(name));
+    return *buffers_.emplace_back(std::string(name), std::move(made)).second;
+  }
+
+  std::int64_t size_bytes() const {
+    std::int64_t total = 0;
+    for (const auto& entry : buffers_) total += entry.second->size_bytes();
+    return total;
+  }
+
+  /// Set every byte of every buffer; see buffer::fill_bytes.
+  template <class ExecutionSpace>
+  void fill_bytes(const ExecutionSpace& space, unsigned char value) {
+    for (auto& entry : buffers_) entry.second->fill_bytes(space, value);
+  }
+
+ private:
+  ledger* ledger_;
+  std::vector<std::pair<std::string, std::unique_ptr<buffer<Device>>>> buffers_;
+};
+
+}  // namespace lrmoe

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+#include <lrmoe/compaction/expert_order.hpp>
+#include <lrmoe/detail/views.hpp>
+#include <lrmoe/scoring/scorer.hpp>
+
+namespace lrmoe {
+
+/// Euclidean norm of each row of a matrix.
+/// Numerics  squares are summed in the accumulation type, serially per row: deterministic
+/// Order     asynchronous on the space
+template <class ExecutionSpace, class Element, class Device>
+void row_norms(const ExecutionSpace& space, const matrix_view<const Element, Device>& rows,
+               const vector_view<float, Device>& norms) {
+  const auto D = static_cast<std::int64_t>(rows.extent(1));
+  Kokkos::parallel_for(
+      "lrmoe::row_norms::sum", Kokkos::RangePolicy<ExecutionSpace>(space, 0, rows.extent(0)),
+      KOKKOS_LAMBDA(const std::int64_t t) {
+        accumulate_t<Element> sum = 0;
+        for (std::int64_t d = 0; d < D; ++d) {
+          const auto value = static_cast<accumulate_t<Element>>(rows(t, d));
+          sum += value * value;
+        }
+        norms(t) = static_cast<float>(Kokkos::sqrt(sum));
+      });
+}
+
+/// Size of every row under a scorer, and the size of its contribution to dW_down, which certificates
+/// need whatever the scorer.
+///   size[r] = scorer(w_p, ||dO_t||, ||h_r||),   contribution[r] = |w_p| ||dO_t|| ||h_r||
+/// Shapes    weights (T, K); gradient_norms (T); activation_norms (P) by row; outputs (P) by row,
+///           entries past offsets(E) are not written
+/// Order     asynchronous on the space
+template <class ExecutionSpace, scorer Scorer, class Accumulate, class Device>
+void score_pairs(const ExecutionSpace& space, const Scorer& policy, const draw_key& key,
+                 const expert_order<Device>& order,
+                 const matrix_view<const Accumulate, Device>& weights,
+                 const vector_view<const float, Device>& gradient_norms,
+                 const vector_view<const float, Device>& activation_norms,
+                 const vector_view<float, Device>& sizes,
+                 const vector_view<float, Device>& contributions) {
+  const auto E = static_cast<std::int64_t>(order.offsets.extent(0)) - 1;
+  const auto K = static_cast<std::int64_t>(weights.extent(1));
+  Kokkos::parallel_for(
+      "lrmoe::score_pairs::score",
+      Kokkos::RangePolicy<ExecutionSpace>(space, 0, order.pair_of_row.extent(0)),
+      KOKKOS_LAMBDA(const std::int64_t r) {
+        if (r >= order.offsets(E)) return;
+        const index_type p = order.pair_of_row(r);
+        const pair_features features{static_cast<float>(weights(p / K, p % K)),
+                                     gradient_norms(p / K), activation_norms(r), p, key};
+        sizes(r) = policy.size(features);
+        contributions(r) =
+            Kokkos::abs(features.weight) * features.gradient_norm * features.activation_norm;
+      });
+}
+
+}  // namespace lrmoe
