@@ -1,0 +1,145 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <lrmoe/scoring/any_scorer.hpp>
+
+#include "checkpoint.hpp"
+
+namespace train {
+
+/// How a run saves MoE-layer time; a run with `exact` saves none.
+enum class method { exact, lrmoe, smaller_batch, fewer_steps, frozen_experts };
+enum class estimator_choice { pps, top, uniform, uniform_unscaled };
+
+/// Names on the command line and in logs.
+template <class Choice>
+using names = std::vector<std::pair<std::string, Choice>>;
+inline const names<method> method_names{{"exact", method::exact},
+                                        {"lrmoe", method::lrmoe},
+                                        {"smaller-batch", method::smaller_batch},
+                                        {"fewer-steps", method::fewer_steps},
+                                        {"frozen-experts", method::frozen_experts}};
+inline const names<estimator_choice> estimator_names{
+    {"pps", estimator_choice::pps},
+    {"top", estimator_choice::top},
+    {"uniform", estimator_choice::uniform},
+    {"uniform-unscaled", estimator_choice::uniform_unscaled}};
+inline const names<lrmoe::scorer_kind> scorer_names{{"lrm", lrmoe::scorer_kind::lrm},
+                                               {"routing_weight", lrmoe::scorer_kind::routing_weight},
+                                               {"gradient_norm", lrmoe::scorer_kind::gradient_norm},
+                                               {"random", lrmoe::scorer_kind::random}};
+
+template <class Choice>
+std::string name_of(const names<Choice>& all, Choice choice) {
+  for (const auto& [name, value] : all)
+    if (value == choice) return name;
+  return "?";
+}
+
+struct options {
+  std::vector<std::string> data;
+  std::string output;
+  std::string json_log;  // empty: OUTPUT/log.jsonl
+  std::string json;      // empty: none
+
+  train::method method = method::exact;
+  estimator_choice estimator = estimator_choice::pps;
+  lrmoe::scorer_kind scorer = lrmoe::scorer_kind::lrm;
+  double keep = 0.25;
+  std::uint64_t seed = 0;
+
+  std::int64_t steps = 300;
+  std::int64_t batch = 32;
+  std::int64_t context = 128;
+  std::int64_t layers = 2;
+  std::int64_t width = 64;
+  std::int64_t expert_width = 64;
+  std::int64_t experts = 16;
+  std::int64_t top_k = 4;
+  std::int64_t heads = 2;
+
+  double learning_rate = 5e-3;
+  std::int64_t warmup = -1;  // below 0: a tenth of the steps
+  double weight_decay = 0.1;
+  double clip = 1.0;
+  double balance = 0.01;
+  double target_loss = 0.0;  // 0: none
+
+  std::int64_t validate_every = 20;
+  std::int64_t validation_sequences = 128;
+  std::int64_t checkpoint_every = 0;  // 0: only at the end and on a stop
+  bool resume = false;
+  bool overwrite = false;
+  std::int64_t threads = 0;  // 0: all
+  bool quiet = false;
+
+  /// MoE-layer time of lrmoe at this keep fraction over that of exact, in products: the forward
+  /// pass and, twice as long, the kept part of the backward pass.
+  double time_share() const { return (1.0 + 2.0 * keep) / 3.0; }
+
+  /// Sequences a step, steps and warm-up steps that the method really uses.
+  std::int64_t used_batch() const {
+    return method == method::smaller_batch ? scaled(batch) : batch;
+  }
+  std::int64_t used_steps() const {
+    return method == method::fewer_steps ? scaled(steps) : steps;
+  }
+  std::int64_t used_warmup() const {
+    const std::int64_t wanted = warmup < 0 ? steps / 10 : warmup;
+    return method == method::fewer_steps && wanted > 0 ? scaled(wanted) : wanted;
+  }
+
+  /// Everything that decides what is learned and measured; equal for a run and its continuation.
+  train::json settings() const {
+    return {{"method", name_of(method_names, method)},
+            {"estimator", name_of(estimator_names, estimator)},
+            {"scorer", name_of(scorer_names, scorer)},
+            {"keep", keep},
+            {"seed", seed},
+            {"steps", steps},
+            {"batch", batch},
+            {"context", context},
+            {"layers", layers},
+            {"width", width},
+            {"expert_width", expert_width},
+            {"experts", experts},
+            {"top_k", top_k},
+            {"heads", heads},
+            {"learning_rate", learning_rate},
+            {"warmup", used_warmup()},
+            {"weight_decay", weight_decay},
+            {"clip", clip},
+            {"balance", balance},
+            {"target_loss", target_loss},
+            {"validate_every", validate_every},
+            {"validation_sequences", validation_sequences}};
+  }
+
+ private:
+  std::int64_t scaled(std::int64_t n) const {
+    return std::max<std::int64_t>(1, std::llround(static_cast<double>(n) * time_share()));
+  }
+};
+
+/// Rules between flags. Returns what is wrong, or nothing.
+inline std::string conflict(const options& o) {
+  if (o.keep <= 0.0)
+    return fmt::format("--keep {} is outside (0, 1]: use 1 to keep every pair", o.keep);
+  if (o.width % (2 * o.heads) != 0)
+    return fmt::format("--width {} is not a multiple of 2 * --heads = {}: rotary positions turn "
+                       "pairs of elements within each head",
+                       o.width, 2 * o.heads);
+  if (o.top_k > o.experts)
+    return fmt::format("--top-k {} is more than --experts {}", o.top_k, o.experts);
+  if (o.used_warmup() >= o.used_steps())
+    return fmt::format("--warmup {} leaves nothing of --steps {}: lower it", o.used_warmup(), o.used_steps());
+  if (o.resume && o.overwrite) return "--resume and --overwrite exclude each other";
+  return {};
+}
+
+}  // namespace train

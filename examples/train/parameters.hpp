@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <utility>
+
+#include "host.hpp"
+#include "random.hpp"
+
+namespace train {
+
+/// One trained tensor, flat, with everything the optimizer keeps for it.
+struct parameter {
+  std::string name;
+  vector value;          // (size)
+  vector gradient;       // (size), summed into by backward
+  vector first_moment;   // (size)
+  vector second_moment;  // (size)
+  bool decayed = true;   // takes part in weight decay
+  bool frozen = false;   // left as it is by the optimizer
+
+  std::int64_t size() const { return static_cast<std::int64_t>(value.extent(0)); }
+};
+
+/// All trained tensors of a model in the order of their creation, which is also their order in a
+/// checkpoint and their random stream. References stay valid.
+class parameter_list {
+ public:
+  explicit parameter_list(std::uint64_t seed) : seed_(seed) {}
+
+  /// A new tensor with normal random values.
+  parameter& add_random(std::string name, std::int64_t size, double deviation) {
+    parameter& result = add(std::move(name), size, true);
+    const std::uint64_t stream = entries_.size();
+    const vector value = result.value;
+    const std::uint64_t seed = seed_;
+    for_chunks("train::parameters::initialise", size, 4096,
+               [=](std::int64_t, std::int64_t begin, std::int64_t end) {
+                 for (std::int64_t i = begin; i < end; ++i)
+                   value(i) = static_cast<float>(deviation) *
+                              random_normal(seed, stream, static_cast<std::uint64_t>(i));
+               });
+    return result;
+  }
+
+  /// A new tensor of ones, without weight decay (gains of norms).
+  parameter& add_ones(std::string name, std::int64_t size) {
+    parameter& result = add(std::move(name), size, false);
+    Kokkos::deep_copy(result.value, 1.0f);
+    return result;
+  }
+
+  void zero_gradients() {
+    for (parameter& p : entries_) Kokkos::deep_copy(space(), p.gradient, 0.0f);
+  }
+
+  std::int64_t total_size() const {
+    std::int64_t total = 0;
+    for (const parameter& p : entries_) total += p.size();
+    return total;
+  }
+
+  auto begin() { return entries_.begin(); }
+  auto end() { return entries_.end(); }
+  auto begin() const { return entries_.begin(); }
+  auto end() const { return entries_.end(); }
+
+ private:
+  parameter& add(std::string name, std::int64_t size, bool decayed) {
+    const auto allocate = [&](const char* part) {
+      return vector(name + "::" + part, static_cast<std::size_t>(size));
+    };
+    return entries_.emplace_back(parameter{name, allocate("value"), allocate("gradient"),
+                                           allocate("first_moment"), allocate("second_moment"),
+                                           decayed, false});
+  }
+
+  std::uint64_t seed_;
+  std::deque<parameter> entries_;
+};
+
+}  // namespace train

@@ -1,0 +1,333 @@
+#pragma once
+
+#include <sys/resource.h>
+
+#include <cmath>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "adamw.hpp"
+#include "checkpoint.hpp"
+#include "log.hpp"
+#include "model.hpp"
+#include "options.hpp"
+#include "progress.hpp"
+#include "schedule.hpp"
+#include "stop_signal.hpp"
+#include "text_data.hpp"
+
+namespace train {
+
+/// Largest memory the process has held so far.
+inline std::int64_t process_peak_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+}
+
+/// One training run: data, model, optimizer, log and checkpoints.
+class trainer {
+ public:
+  explicit trainer(const options& o)
+      : options_(o),
+        data_(o.data, o.context),
+        parameters_(o.seed),
+        model_(parameters_, shape_of(o), policies_of(o), o.used_batch()),
+        schedule_{o.learning_rate, o.used_warmup(), o.used_steps()},
+        input_("input", o.used_batch() * o.context),
+        target_("target", o.used_batch() * o.context),
+        settings_(o.settings()),
+        screen_(o.quiet, std::max<std::int64_t>(1, o.used_steps() / 20)) {
+    settings_["data_bytes"] = data_.size();
+    settings_["data_checksum"] = fmt::format("{:016x}", data_.content_checksum());
+    open_output();
+  }
+
+  /// Trains to the last step, or to `until`, or to the current step's end once a stop is asked for,
+  /// and writes a checkpoint. Returns true when the run is complete.
+  bool run(std::int64_t until = std::numeric_limits<std::int64_t>::max()) {
+    const double start = seconds_now();
+    const double wall_before = state_.wall_seconds;
+    const std::int64_t steps = options_.used_steps();
+    while (state_.step < std::min(steps, until) && !stop_signal::requested()) {
+      one_step();
+      state_.wall_seconds = wall_before + seconds_now() - start;
+      if (state_.step % options_.validate_every == 0 || state_.step == steps) validate();
+      if (options_.checkpoint_every > 0 && state_.step % options_.checkpoint_every == 0)
+        write_checkpoint();
+    }
+    state_.wall_seconds = wall_before + seconds_now() - start;
+    write_checkpoint();
+    if (state_.step < steps) {
+      screen_.say(fmt::format("stopped after step {} of {}; checkpoint {} written, continue with "
+                              "--resume",
+                              state_.step, steps, checkpoint_path()));
+      return false;
+    }
+    log_->write(summary());
+    print_summary();
+    return true;
+  }
+
+  const parameter_list& parameters() const { return parameters_; }
+
+  /// The results of a complete run, as the log's last line has them.
+  json summary() const {
+    json line{{"type", "summary"},
+              {"step", state_.step},
+              {"final_val_loss", state_.last_validation},
+              {"final_val_loss_smoothed", state_.smoothed},
+              {"target_loss", options_.target_loss > 0.0 ? json(options_.target_loss) : json()},
+              {"moe_s_to_target", optional_json(state_.moe_seconds_to_target)},
+              {"steps_to_target", optional_json(state_.steps_to_target)},
+              {"moe_s_cumulative", state_.moe_seconds},
+              {"wall_s", state_.wall_seconds},
+              {"tokens", state_.step * tokens_per_step()},
+              {"parameters", parameters_.total_size()},
+              {"process_peak_bytes", process_peak_bytes()},
+              {"moe_peak_bytes", model_.moe_memory().peak_bytes()},
+              {"used_batch", options_.used_batch()},
+              {"used_steps", options_.used_steps()},
+              {"threads", space().concurrency()}};
+    line["settings"] = settings_;
+    return line;
+  }
+
+ private:
+  /// What changes from step to step besides the parameters.
+  struct state {
+    std::int64_t step = 0;  // steps done
+    double moe_seconds = 0.0;
+    double wall_seconds = 0.0;
+    double last_validation = 0.0;
+    double smoothed = 0.0;
+    std::int64_t validations = 0;
+    std::optional<double> moe_seconds_to_target;
+    std::optional<std::int64_t> steps_to_target;
+  };
+
+  template <class T>
+  static json optional_json(const std::optional<T>& value) {
+    return value ? json(*value) : json();
+  }
+
+  /// A biased rule has no noise ratio.
+  static std::string or_dash(double value) {
+    return std::isnan(value) ? "-" : fmt::format("{:.2f}", value);
+  }
+
+  static model_shape shape_of(const options& o) {
+    return {256, o.context, o.layers, o.width, o.heads,
+            {o.width, o.expert_width, o.experts, o.top_k}, o.balance};
+  }
+
+  static moe_policies policies_of(const options& o) {
+    moe_policies policies;
+    policies.quota.keep = o.keep;
+    policies.scorer.kind = o.scorer;
+    if (o.method != method::lrmoe) {
+      policies.estimator = lrmoe::exact{};
+      return policies;
+    }
+    switch (o.estimator) {
+      case estimator_choice::pps: policies.estimator = lrmoe::pps{o.seed}; break;
+      case estimator_choice::top: policies.estimator = lrmoe::top{}; break;
+      case estimator_choice::uniform: policies.estimator = lrmoe::uniform{o.seed, true}; break;
+      case estimator_choice::uniform_unscaled:
+        policies.estimator = lrmoe::uniform{o.seed, false};
+        break;
+    }
+    return policies;
+  }
+
+  std::string checkpoint_path() const { return options_.output + "/checkpoint.bin"; }
+
+  std::string log_path() const {
+    return options_.json_log.empty() ? options_.output + "/log.jsonl" : options_.json_log;
+  }
+
+  std::int64_t tokens_per_step() const { return options_.used_batch() * options_.context; }
+
+  /// Everything that can go wrong with files goes wrong here, before the first step.
+  void open_output() {
+    namespace fs = std::filesystem;
+    std::error_code code;
+    fs::create_directories(options_.output, code);
+    require(!code && fs::is_directory(options_.output), "cannot make the output folder {}: {}",
+            options_.output, code ? code.message() : "a file of that name is in the way");
+    require(::access(options_.output.c_str(), W_OK) == 0,
+            "the output folder {} is not writable: {}; choose another --output", options_.output,
+            std::strerror(errno));
+    if (options_.resume) {
+      require(fs::exists(checkpoint_path()),
+              "nothing to resume: there is no {}; leave out --resume to start", checkpoint_path());
+      restore(checkpoint::read(checkpoint_path(), settings_, parameters_));
+    } else if (!options_.overwrite) {
+      for (const std::string& file : {checkpoint_path(), log_path()})
+        require(!fs::exists(file),
+                "{} exists: continue that run with --resume, replace it with --overwrite or choose "
+                "another --output",
+                file);
+    }
+    log_.emplace(log_path(), options_.resume ? state_.step : -1);
+    if (options_.resume) {
+      screen_.say(fmt::format("continuing after step {}", state_.step));
+      return;
+    }
+    fs::remove(checkpoint_path(), code);
+    json line{{"type", "settings"}, {"step", 0}};
+    line.update(settings_);
+    line["used_batch"] = options_.used_batch();
+    line["used_steps"] = options_.used_steps();
+    line["threads"] = space().concurrency();
+    line["parameters"] = parameters_.total_size();
+    log_->write(line);
+    screen_.say(fmt::format("{} parameters, {} tokens a step, {} bytes of text, {} threads",
+                            parameters_.total_size(), tokens_per_step(), data_.size(),
+                            space().concurrency()));
+  }
+
+  void one_step() {
+    Kokkos::Profiling::ScopedRegion region("train::step");
+    const double start = seconds_now();
+    if (options_.method == method::frozen_experts && state_.step >= options_.used_warmup())
+      model_.freeze_experts();
+    for (std::int64_t b = 0; b < options_.used_batch(); ++b)
+      data_.copy(data_.training_start(options_.seed, state_.step, b), b * options_.context, input_,
+                 target_);
+    parameters_.zero_gradients();
+    const double moe_before = model_.moe_time().seconds();
+    const double loss = model_.train(state_.step, input_, target_);
+    const double moe_seconds = model_.moe_time().seconds() - moe_before;
+    const double norm = gradient_norm(parameters_);
+    require(std::isfinite(loss) && std::isfinite(norm),
+            "step {}: the loss is {} and the gradient's norm {}: lower --learning-rate; the last "
+            "checkpoint is as it was",
+            state_.step + 1, loss, norm);
+    const double rate = schedule_.rate(state_.step);
+    const double scale = options_.clip > 0.0 && norm > options_.clip ? options_.clip / norm : 1.0;
+    adamw_step(parameters_, {.weight_decay = options_.weight_decay}, state_.step + 1, rate, scale);
+    space().fence("train::step: end");
+    const double step_seconds = seconds_now() - start;
+
+    ++state_.step;
+    state_.moe_seconds += moe_seconds;
+    const lrmoe::backward_report moe = model_.moe_report();
+    const double tokens_per_second = static_cast<double>(tokens_per_step()) / step_seconds;
+    log_->write({{"type", "step"},
+                 {"step", state_.step},
+                 {"loss", loss},
+                 {"learning_rate", rate},
+                 {"gradient_norm", norm},
+                 {"step_ms", step_seconds * 1e3},
+                 {"tokens_per_s", tokens_per_second},
+                 {"moe_ms", moe_seconds * 1e3},
+                 {"moe_s_cumulative", state_.moe_seconds},
+                 {"kept_fraction", moe.kept_fraction()},
+                 {"noise_ratio", moe.noise_ratio()},
+                 {"worst_case_time_ratio", moe.worst_case_time_ratio()},
+                 {"balance_loss", model_.balance_loss()},
+                 {"moe_peak_bytes", model_.moe_memory().peak_bytes()},
+                 {"process_peak_bytes", process_peak_bytes()}});
+    screen_.update(
+        state_.step,
+        fmt::format("{}/{} loss {:.3f} val {} | {:.1f}k tok/s | MoE {:.1f} ms, {:.1f} s | kept "
+                    "{:.0f}% V/S {} time ratio <= {} | {} MiB",
+                    state_.step, options_.used_steps(), loss,
+                    state_.validations > 0 ? fmt::format("{:.3f}", state_.smoothed)
+                                           : std::string("-"),
+                    tokens_per_second / 1e3, moe_seconds * 1e3, state_.moe_seconds,
+                    100.0 * moe.kept_fraction(), or_dash(moe.noise_ratio()),
+                    or_dash(moe.worst_case_time_ratio()), process_peak_bytes() >> 20));
+  }
+
+  /// Loss on fixed validation sequences. The smoothed loss is the mean of the newest loss and the
+  /// smoothed loss before it. Time to target is that of the first smoothed loss at or below.
+  void validate() {
+    Kokkos::Profiling::ScopedRegion region("train::validate");
+    const std::int64_t C = options_.context;
+    const std::int64_t count =
+        std::min(options_.validation_sequences, data_.validation_blocks());
+    double sum = 0.0;
+    for (std::int64_t begin = 0; begin < count; begin += options_.used_batch()) {
+      const std::int64_t sequences = std::min(options_.used_batch(), count - begin);
+      for (std::int64_t i = 0; i < sequences; ++i) {
+        const std::int64_t block = (begin + i) * data_.validation_blocks() / count;
+        data_.copy(data_.validation_start(block), i * C, input_, target_);
+      }
+      const auto rows = static_cast<std::size_t>(sequences * C);
+      sum += static_cast<double>(sequences) *
+             model_.evaluate(const_tokens(input_.data(), rows), const_tokens(target_.data(), rows));
+    }
+    const double loss = sum / static_cast<double>(count);
+    state_.smoothed = state_.validations == 0 ? loss : 0.5 * (loss + state_.smoothed);
+    state_.last_validation = loss;
+    ++state_.validations;
+    if (!state_.moe_seconds_to_target && options_.target_loss > 0.0 &&
+        state_.smoothed <= options_.target_loss) {
+      state_.moe_seconds_to_target = state_.moe_seconds;
+      state_.steps_to_target = state_.step;
+    }
+    log_->write({{"type", "validation"},
+                 {"step", state_.step},
+                 {"val_loss", loss},
+                 {"val_loss_smoothed", state_.smoothed},
+                 {"moe_s_cumulative", state_.moe_seconds},
+                 {"sequences", count}});
+  }
+
+  void write_checkpoint() {
+    checkpoint::write(checkpoint_path(), settings_,
+                      {{"step", state_.step},
+                       {"moe_seconds", state_.moe_seconds},
+                       {"wall_seconds", state_.wall_seconds},
+                       {"last_validation", state_.last_validation},
+                       {"smoothed", state_.smoothed},
+                       {"validations", state_.validations},
+                       {"moe_seconds_to_target", optional_json(state_.moe_seconds_to_target)},
+                       {"steps_to_target", optional_json(state_.steps_to_target)}},
+                      parameters_);
+  }
+
+  void restore(const json& progress) {
+    state_.step = progress.at("step");
+    state_.moe_seconds = progress.at("moe_seconds");
+    state_.wall_seconds = progress.at("wall_seconds");
+    state_.last_validation = progress.at("last_validation");
+    state_.smoothed = progress.at("smoothed");
+    state_.validations = progress.at("validations");
+    if (!progress.at("moe_seconds_to_target").is_null()) {
+      state_.moe_seconds_to_target = progress.at("moe_seconds_to_target");
+      state_.steps_to_target = progress.at("steps_to_target");
+    }
+  }
+
+  void print_summary() {
+    screen_.say(fmt::format("validation loss {:.4f} (smoothed {:.4f}) after {} steps, {:.1f} s of "
+                            "MoE-layer time, {:.1f} s in all",
+                            state_.last_validation, state_.smoothed, state_.step,
+                            state_.moe_seconds, state_.wall_seconds));
+    if (options_.target_loss <= 0.0) return;
+    screen_.say(state_.moe_seconds_to_target
+                    ? fmt::format("smoothed loss {} reached after {:.2f} s of MoE-layer time, step {}",
+                                  options_.target_loss, *state_.moe_seconds_to_target,
+                                  *state_.steps_to_target)
+                    : fmt::format("smoothed loss {} not reached", options_.target_loss));
+  }
+
+  options options_;
+  text_data data_;
+  parameter_list parameters_;
+  language_model model_;
+  schedule schedule_;
+  tokens input_;   // (T)
+  tokens target_;  // (T)
+  json settings_;
+  progress screen_;
+  state state_;
+  std::optional<json_log> log_;
+};
+
+}  // namespace train
