@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+# What this project's own executables are compiled with. None of it reaches the exported targets.
+include(CheckCXXCompilerFlag)
+
+set(CMAKE_CXX_EXTENSIONS OFF)
+
+add_library(lrmoe_options INTERFACE)
+target_compile_options(
+  lrmoe_options
+  INTERFACE $<$<CXX_COMPILER_ID:GNU,Clang,AppleClang>:-Wall;-Wextra;-Wpedantic>
+            $<$<BOOL:${LRMOE_WARNINGS_AS_ERRORS}>:-Werror>)
+if(LRMOE_NATIVE)
+  # Safe beside a Kokkos library without these flags: no type that crosses into it depends on them.
+  check_cxx_compiler_flag(-march=native LRMOE_HAS_MARCH_NATIVE)
+  if(NOT LRMOE_HAS_MARCH_NATIVE)
+    message(FATAL_ERROR "LRMOE_NATIVE is ON and this compiler has no -march=native: pass "
+                        "-DLRMOE_NATIVE=OFF and your own flags in CMAKE_CXX_FLAGS")
+  endif()
+  target_compile_options(lrmoe_options INTERFACE -march=native)
+endif()
+
+# lrmoe_require(PACKAGE DEBIAN_NAME): finds a package that only these executables need.
+macro(lrmoe_require package debian_name)
+  find_package(${package} QUIET)
+  if(NOT ${package}_FOUND)
+    message(FATAL_ERROR "LRMoE's tests, examples and benchmarks need ${package}: run "
+            "scripts/bootstrap or install it (Debian, Ubuntu: ${debian_name}), or turn off "
+            "LRMOE_BUILD_TESTS, LRMOE_BUILD_EXAMPLES and LRMOE_BUILD_BENCHMARKS")
+  endif()
+endmacro()
+lrmoe_require(CLI11 libcli11-dev)
+lrmoe_require(fmt libfmt-dev)
+lrmoe_require(nlohmann_json nlohmann-json3-dev)
+
+# lrmoe_executable(NAME SOURCE...): a program on the host backend.
+function(lrmoe_executable name)
+  add_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE LRMoE::openmp lrmoe_options)
+endfunction()
+
+# lrmoe_tool(NAME SOURCE...): the same with the libraries for flags, text and JSON. Tools record the
+# commit of LRMOE_SOURCE_DIR, which they ask for when they run.
+function(lrmoe_tool name)
+  lrmoe_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE CLI11::CLI11 fmt::fmt nlohmann_json::nlohmann_json)
+  target_compile_definitions(${name} PRIVATE "LRMOE_SOURCE_DIR=\"${PROJECT_SOURCE_DIR}\"")
+endfunction()

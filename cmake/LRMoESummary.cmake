@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+# The table that configuring prints: what was found, what is built, and why not.
+
+# lrmoe_summary(COMPONENT STATUS VERSION WHERE): adds one row.
+function(lrmoe_summary component status version where)
+  if(version STREQUAL "")
+    set(version "-")
+  endif()
+  foreach(cell_width "${component}|16" "${status}|11" "${version}|9")
+    string(REPLACE "|" ";" pair "${cell_width}")
+    list(GET pair 0 cell)
+    list(GET pair 1 width)
+    string(LENGTH "${cell}" length)
+    if(length LESS width)
+      math(EXPR padding "${width} - ${length}")
+      string(REPEAT " " ${padding} spaces)
+      string(APPEND cell "${spaces}")
+    endif()
+    string(APPEND row "${cell} ")
+  endforeach()
+  string(APPEND row "${where}")
+  string(STRIP "${row}" row)
+  set_property(GLOBAL APPEND PROPERTY LRMOE_SUMMARY_ROWS "${row}")
+endfunction()
+
+function(lrmoe_print_summary)
+  get_property(rows GLOBAL PROPERTY LRMOE_SUMMARY_ROWS)
+  message(STATUS "LRMoE ${PROJECT_VERSION}")
+  message(STATUS "  component        status      version   where")
+  foreach(row IN LISTS rows)
+    message(STATUS "  ${row}")
+  endforeach()
+endfunction()

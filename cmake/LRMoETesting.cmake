@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+# lrmoe_test() and lrmoe_compile_fail().
+
+lrmoe_require(Catch2 catch2)
+
+# Main function, and the precompiled headers that every test starts with: Kokkos and Catch2
+# are most of a test's compile time.
+# CMake builds precompiled headers only for a target with a source that uses them.
+file(CONFIGURE OUTPUT precompiled.cpp CONTENT "")
+add_library(lrmoe_test_base OBJECT support/main.cpp
+                                      "${CMAKE_CURRENT_BINARY_DIR}/precompiled.cpp")
+target_include_directories(lrmoe_test_base PUBLIC support)
+target_link_libraries(lrmoe_test_base PUBLIC LRMoE::openmp Catch2::Catch2 lrmoe_options)
+if(Catch2_VERSION VERSION_GREATER_EQUAL 3)
+  target_compile_definitions(lrmoe_test_base PUBLIC LRMOE_CATCH2_V3=1)
+else()
+  target_compile_definitions(lrmoe_test_base PUBLIC LRMOE_CATCH2_V3=0)
+endif()
+target_precompile_headers(lrmoe_test_base PRIVATE <Kokkos_Core.hpp> <vector> <string>
+                          "${CMAKE_CURRENT_SOURCE_DIR}/support/catch.hpp")
+# The main file configures Catch2 version 2 before it includes it, and most of it is Catch2 itself.
+set_source_files_properties(support/main.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS
+                                                                                  -O1)
+
+# lrmoe_test(NAME SOURCES file... [LIBRARIES target...] [INCLUDES folder...])
+# One executable and one CTest test for a folder of Catch2 files.
+function(lrmoe_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LIBRARIES;INCLUDES")
+  set(target lrmoe_test_${name})
+  add_executable(${target} ${arg_SOURCES})
+  # The test's own folders come before the shared one, which has headers of the same names.
+  target_include_directories(${target} BEFORE PRIVATE ${arg_INCLUDES})
+  target_link_libraries(${target} PRIVATE lrmoe_test_base ${arg_LIBRARIES})
+  target_precompile_headers(${target} REUSE_FROM lrmoe_test_base)
+  add_test(NAME ${name} COMMAND ${target})
+  set_tests_properties(${name} PROPERTIES TIMEOUT 900 ENVIRONMENT "OMP_PROC_BIND=false;OMP_WAIT_POLICY=passive" LABELS unit)
+endfunction()
+
+# lrmoe_compile_fail(NAME SOURCE REGEX): SOURCE must not compile, with an error that matches REGEX.
+function(lrmoe_compile_fail name source regex)
+  set(target lrmoe_compile_fail_${name})
+  add_library(${target} OBJECT EXCLUDE_FROM_ALL ${source})
+  target_link_libraries(${target} PRIVATE LRMoE::openmp)
+  add_test(NAME compile_fail.${name}
+           COMMAND "${CMAKE_COMMAND}" --build "${CMAKE_BINARY_DIR}" --target ${target} --config
+                   $<CONFIG>)
+  set_tests_properties(
+    compile_fail.${name} PROPERTIES PASS_REGULAR_EXPRESSION "error:[^\n]*${regex}"
+                                    RESOURCE_LOCK build_tree LABELS compile_fail)
+endfunction()
