@@ -1,0 +1,59 @@
+#include <lrmoe/compaction/kept_pairs.hpp>
+
+#include "catch.hpp"
+#include "fixture.hpp"
+
+namespace {
+
+using fixture::array;
+using fixture::device;
+using lrmoe::index_type;
+
+template <class View>
+std::vector<double> copy(const View& view, std::size_t count) {
+  std::vector<double> result;
+  for (std::size_t i = 0; i < count; ++i) result.push_back(static_cast<double>(view(i)));
+  return result;
+}
+
+}  // namespace
+
+TEST_CASE("kept rows know their token and weight, and values return to their pairs",
+          "[compaction]") {
+  // Three tokens, two pairs each; pair 3 is padding. Expert 0 has pairs 0, 5; expert 2 has 1, 2, 4.
+  const array<index_type> experts(std::vector<index_type>{0, 2, 2, -1, 2, 0});
+  const array<float> weights(std::vector<double>{0.5, 1.5, 2.5, 99, 4.5, 5.5});
+  const lrmoe::routing<float, device> routed{experts.matrix(3, 2), weights.matrix(3, 2)};
+  const fixture::space_type space;
+  lrmoe::ledger account;
+  lrmoe::workspace<device> scratch(account);
+  lrmoe::expert_sorter<device> sorter(account);
+  const auto order =
+      sorter.sort(space, scratch, lrmoe::matrix_view<const index_type, device>(routed.experts), 3);
+  // Kept: row 1 (pair 5) of expert 0 and rows 2 and 4 (pairs 1 and 4) of expert 2.
+  const array<index_type> kept_offsets(std::vector<index_type>{0, 1, 1, 3});
+  constexpr std::size_t capacity = 5;  // more room than kept pairs
+  const array<index_type> rows(std::vector<index_type>{1, 2, 4, -1, -1});
+  const array<float> factors(std::vector<double>{2, 3, 4, 0, 0}), inclusion(6);
+  const lrmoe::selection<device> selected{rows.vector(), factors.vector(), inclusion.vector()};
+
+  const auto gather = [&] {
+    return lrmoe::gather_kept_pairs(space, scratch, order, routed, kept_offsets.vector(), selected,
+                                    static_cast<std::int64_t>(capacity));
+  };
+  gather();
+  scratch.fill_bytes(space, 0xff);
+  const auto kept = gather();
+  space.fence("lrmoe_test::gather");
+  CHECK(copy(kept.tokens, 3) == std::vector<double>{2, 0, 2});
+  CHECK(copy(kept.weights, 3) == std::vector<double>{5.5, 1.5, 4.5});
+  CHECK(copy(kept.kept_of_pair, 6) == std::vector<double>{-1, 1, -1, -1, 2, 0});
+  CHECK(kept.tokens(3) == -1);
+  CHECK(std::isnan(kept.weights(4)));
+
+  const array<float> of_kept(std::vector<double>{10, 20, 30, 40, 50}), of_pairs(6);
+  lrmoe::spread_kept_values(space, kept, of_kept.vector(), of_pairs.matrix(3, 2));
+  space.fence("lrmoe_test::spread");
+  CHECK(of_pairs.values() == std::vector<double>{0, 20, 0, 0, 30, 10});
+  CHECK(of_pairs.guards_intact());
+}

@@ -1,0 +1,161 @@
+// Views with known surroundings: filled from double values or poisoned with NaN, at a chosen
+// misalignment, and with guard elements on both sides that tell whether a kernel wrote outside.
+#pragma once
+
+#include <cstring>
+#include <initializer_list>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include <Kokkos_Core.hpp>
+
+#include <lrmoe/types.hpp>
+
+#include "check.hpp"
+#include "oracle.hpp"
+#include "random.hpp"
+
+namespace fixture {
+
+using space_type = Kokkos::DefaultHostExecutionSpace;
+using device = space_type::device_type;
+
+template <class T>
+constexpr oracle::format format_of() {
+  if constexpr (std::is_same_v<T, double>)
+    return oracle::format::binary64;
+  else if constexpr (std::is_same_v<T, float>)
+    return oracle::format::binary32;
+  else
+    return oracle::format::bfloat16;
+}
+
+template <class T>
+T element(double value) {
+  if constexpr (std::is_same_v<T, lrmoe::bfloat16>)
+    return lrmoe::bfloat16(static_cast<float>(value));
+  else
+    return static_cast<T>(value);
+}
+
+template <class T>
+double value_of(T value) {
+  if constexpr (std::is_same_v<T, lrmoe::bfloat16>)
+    return static_cast<double>(static_cast<float>(value));
+  else
+    return static_cast<double>(value);
+}
+
+/// Owned storage of n elements, `misaligned_by` elements away from an aligned address.
+template <class T>
+class array {
+ public:
+  array() : array(0) {}
+
+  /// Poisoned: NaN for floating types, -1 for integers.
+  explicit array(oracle::integer n, std::size_t misaligned_by = 0)
+      : first_(guard + misaligned_by),
+        size_(static_cast<std::size_t>(n)),
+        storage_("lrmoe_test::array", first_ + size_ + guard) {
+    poison();
+  }
+  array(const std::vector<double>& values, std::size_t misaligned_by = 0)
+      : array(static_cast<oracle::integer>(values.size()), misaligned_by) {
+    for (std::size_t i = 0; i < size_; ++i) data()[i] = element<T>(values[i]);
+  }
+  template <class Integer>
+  requires std::is_integral_v<Integer>
+  explicit array(const std::vector<Integer>& values, std::size_t misaligned_by = 0)
+      : array(static_cast<oracle::integer>(values.size()), misaligned_by) {
+    for (std::size_t i = 0; i < size_; ++i) data()[i] = static_cast<T>(values[i]);
+  }
+
+  void poison() {
+    std::memset(static_cast<void*>(storage_.data()), 0xff, bytes(storage_.extent(0)));
+  }
+
+  T* data() const { return storage_.data() + first_; }
+  std::size_t size() const { return size_; }
+
+  lrmoe::vector_view<T, device> vector() const {
+    return lrmoe::vector_view<T, device>(data(), size_);
+  }
+  lrmoe::matrix_view<T, device> matrix(oracle::integer rows, oracle::integer columns) const {
+    return lrmoe::matrix_view<T, device>(data(), static_cast<std::size_t>(rows),
+                                         static_cast<std::size_t>(columns));
+  }
+  lrmoe::tensor_view<T, device> tensor(oracle::integer planes, oracle::integer rows,
+                                       oracle::integer columns) const {
+    return lrmoe::tensor_view<T, device>(data(), static_cast<std::size_t>(planes),
+                                         static_cast<std::size_t>(rows),
+                                         static_cast<std::size_t>(columns));
+  }
+
+  std::vector<double> values() const {
+    std::vector<double> result;
+    for (std::size_t i = 0; i < size_; ++i) result.push_back(value_of(data()[i]));
+    return result;
+  }
+  /// The bits, for bitwise comparison.
+  std::vector<unsigned char> bits() const {
+    std::vector<unsigned char> result(bytes(size_));
+    if (size_ > 0) std::memcpy(result.data(), data(), bytes(size_));
+    return result;
+  }
+  /// Whether every byte still has the poison's value.
+  bool untouched() const { return poisoned(0, storage_.extent(0)); }
+  /// Whether the elements before and behind the data still have.
+  bool guards_intact() const {
+    return poisoned(0, first_) && poisoned(first_ + size_, storage_.extent(0));
+  }
+
+ private:
+  static constexpr std::size_t guard = 64;
+  static std::size_t bytes(std::size_t n) { return n * sizeof(T); }
+  bool poisoned(std::size_t begin, std::size_t end) const {
+    const auto* byte = reinterpret_cast<const unsigned char*>(storage_.data());
+    for (std::size_t i = bytes(begin); i < bytes(end); ++i)
+      if (byte[i] != 0xff) return false;
+    return true;
+  }
+
+  std::size_t first_, size_;
+  Kokkos::View<T*, device> storage_;
+};
+
+template <class T>
+lrmoe::vector_view<const T, device> constant(const lrmoe::vector_view<T, device>& view) {
+  return view;
+}
+template <class T>
+lrmoe::matrix_view<const T, device> constant(const lrmoe::matrix_view<T, device>& view) {
+  return view;
+}
+
+/// Message of the argument_error that the call throws; empty if it throws nothing.
+template <class Call>
+std::string refusal(const Call& call) {
+  try {
+    call();
+  } catch (const lrmoe::argument_error& failure) {
+    return failure.what();
+  }
+  return {};
+}
+
+/// Whether the message holds every part; shows the message on failure.
+inline bool names(const std::string& message, std::initializer_list<std::string> parts) {
+  for (const std::string& part : parts)
+    if (message.find(part) == std::string::npos) {
+      UNSCOPED_INFO("\"" << part << "\" is not in: " << message);
+      return false;
+    }
+  return true;
+}
+
+inline std::vector<double> doubles(const std::vector<std::int32_t>& values) {
+  return std::vector<double>(values.begin(), values.end());
+}
+
+}  // namespace fixture
