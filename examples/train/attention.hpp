@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
 #include <cmath>
@@ -104,44 +105,44 @@ class attention {
     const auto dscores = dscores_;
     const float scale = 1.0f / std::sqrt(static_cast<float>(N));
     const auto sequences = static_cast<std::int64_t>(dmixed.extent(0)) / C;
-    for_chunks(
-        "train::attention::mix_backward", sequences * H, 1,
-        [=](std::int64_t task, std::int64_t, std::int64_t) {
-          const std::int64_t b = task / H, head = task % H;
-          const std::int64_t offset = b * C * 3 * D + head * N;
-          const float* q = qkv.data() + offset;
-          const float* k = q + D;
-          const float* v = k + D;
-          float* dq = dqkv.data() + offset;
-          float* dk = dq + D;
-          float* dv = dk + D;
-          const float* p = probabilities.data() + task * C * C;
-          const float* dout = dmixed.data() + b * C * D + head * N;
-          float* ds = dscores.data() + task * query_rows * C;
-          // The last block of queries sees all keys: it writes dk and dv, the others add.
-          for (std::int64_t begin = (C - 1) / query_rows * query_rows; begin >= 0;
-               begin -= query_rows) {
-            const std::int64_t end = std::min(begin + query_rows, C);
-            const float add = end == C ? 0.0f : 1.0f;
-            small_multiply(transpose::no, transpose::yes, end - begin, end, N, 1.0f,
-                           dout + begin * D, D, v, 3 * D, 0.0f, ds, C);
-            small_multiply(transpose::yes, transpose::no, end, N, end - begin, 1.0f, p + begin * C,
-                           C, dout + begin * D, D, add, dv, 3 * D);
-            for (std::int64_t i = begin; i < end; ++i) {
-              const float* p_row = p + i * C;
-              float* ds_row = ds + (i - begin) * C;
-              float dot = 0.0f;
+    for_chunks("train::attention::mix_backward", sequences * H, 1,
+               [=](std::int64_t task, std::int64_t, std::int64_t) {
+                 const std::int64_t b = task / H, head = task % H;
+                 const std::int64_t offset = b * C * 3 * D + head * N;
+                 const float* q = qkv.data() + offset;
+                 const float* k = q + D;
+                 const float* v = k + D;
+                 float* dq = dqkv.data() + offset;
+                 float* dk = dq + D;
+                 float* dv = dk + D;
+                 const float* p = probabilities.data() + task * C * C;
+                 const float* dout = dmixed.data() + b * C * D + head * N;
+                 float* ds = dscores.data() + task * query_rows * C;
+                 // The last block of queries sees all keys: it writes dk and dv, the others add.
+                 for (std::int64_t begin = (C - 1) / query_rows * query_rows; begin >= 0;
+                      begin -= query_rows) {
+                   const std::int64_t end = std::min(begin + query_rows, C);
+                   const float add = end == C ? 0.0f : 1.0f;
+                   small_multiply(transpose::no, transpose::yes, end - begin, end, N, 1.0f,
+                                  dout + begin * D, D, v, 3 * D, 0.0f, ds, C);
+                   small_multiply(transpose::yes, transpose::no, end, N, end - begin, 1.0f,
+                                  p + begin * C, C, dout + begin * D, D, add, dv, 3 * D);
+                   for (std::int64_t i = begin; i < end; ++i) {
+                     const float* p_row = p + i * C;
+                     float* ds_row = ds + (i - begin) * C;
+                     float dot = 0.0f;
 #pragma omp simd reduction(+ : dot)
-              for (std::int64_t j = 0; j < end; ++j) dot += p_row[j] * ds_row[j];
+                     for (std::int64_t j = 0; j < end; ++j) dot += p_row[j] * ds_row[j];
 #pragma omp simd
-              for (std::int64_t j = 0; j < end; ++j) ds_row[j] = p_row[j] * (ds_row[j] - dot);
-            }
-            small_multiply(transpose::no, transpose::no, end - begin, N, end, scale, ds, C, k,
-                           3 * D, 0.0f, dq + begin * 3 * D, 3 * D);
-            small_multiply(transpose::yes, transpose::no, end, N, end - begin, scale, ds, C,
-                           q + begin * 3 * D, 3 * D, add, dk, 3 * D);
-          }
-        });
+                     for (std::int64_t j = 0; j < end; ++j)
+                       ds_row[j] = p_row[j] * (ds_row[j] - dot);
+                   }
+                   small_multiply(transpose::no, transpose::no, end - begin, N, end, scale, ds, C,
+                                  k, 3 * D, 0.0f, dq + begin * 3 * D, 3 * D);
+                   small_multiply(transpose::yes, transpose::no, end, N, end - begin, scale, ds, C,
+                                  q + begin * 3 * D, 3 * D, add, dk, 3 * D);
+                 }
+               });
   }
 
   std::int64_t width_, heads_, context_;

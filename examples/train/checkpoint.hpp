@@ -1,7 +1,5 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-
-#include <fcntl.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -10,7 +8,9 @@
 #include <string>
 #include <vector>
 
+#include <fcntl.h>
 #include <nlohmann/json.hpp>
+#include <unistd.h>
 
 #include "checksum.hpp"
 #include "error.hpp"
@@ -107,11 +107,10 @@ class checkpoint {
             "the checkpoint {} has format version {}, this program reads version {}: continue with "
             "the program that wrote it or start anew",
             path, header.version, known.version);
-    const std::uint64_t expected =
-        sizeof header + header.description_bytes + header.payload_bytes;
+    const std::uint64_t expected = sizeof header + header.description_bytes + header.payload_bytes;
     require(content.size() == expected,
-            "the checkpoint {} is {}: {} bytes instead of {}; use an older copy or start anew", path,
-            content.size() < expected ? "truncated" : "damaged", content.size(), expected);
+            "the checkpoint {} is {}: {} bytes instead of {}; use an older copy or start anew",
+            path, content.size() < expected ? "truncated" : "damaged", content.size(), expected);
     const std::uint64_t found =
         checksum(content.data() + sizeof header, content.size() - sizeof header);
     require(found == header.content_checksum,
@@ -147,8 +146,7 @@ class checkpoint {
 
   static json describe(const parameter_list& parameters) {
     json tensors = json::array();
-    for (const parameter& p : parameters)
-      tensors.push_back({{"name", p.name}, {"size", p.size()}});
+    for (const parameter& p : parameters) tensors.push_back({{"name", p.name}, {"size", p.size()}});
     return tensors;
   }
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
 #include <sstream>
@@ -66,10 +67,12 @@ class command_line {
           "steps of linear rise to the peak, half a cosine down to a tenth of it follows; -1: a "
           "tenth of --steps");
     real("--weight-decay", o.weight_decay, 0.0, 10.0, "decoupled weight decay of all matrices");
-    real("--clip", o.clip, 0.0, 1e30, "largest norm of the gradient, longer ones are scaled; 0: any");
-    real("--balance", o.balance, 0.0, 1e3,
-         "coefficient of each block's load-balancing loss E sum_e f_e p_e (f share of pairs, p mean "
-         "router probability)");
+    real("--clip", o.clip, 0.0, 1e30,
+         "largest norm of the gradient, longer ones are scaled; 0: any");
+    real(
+        "--balance", o.balance, 0.0, 1e3,
+        "coefficient of each block's load-balancing loss E sum_e f_e p_e (f share of pairs, p mean "
+        "router probability)");
     real("--target-loss", o.target_loss, 0.0, 100.0,
          "report the MoE-layer time at which the smoothed validation loss first is at or below "
          "this; 0: none");

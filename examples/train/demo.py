@@ -43,8 +43,10 @@ FULL = {
     "balance": 0.01, "validate-every": 15, "validation-sequences": 256,
 }
 FULL_TARGETS = (1.65, 1.56)
-QUICK = FULL | {"width": 32, "expert-width": 32, "experts": 8, "top-k": 4, "context": 32, "batch": 8,
-                "steps": 40, "warmup": 4, "validate-every": 5, "validation-sequences": 32}
+QUICK = FULL | {
+    "width": 32, "expert-width": 32, "experts": 8, "top-k": 4, "context": 32, "batch": 8,
+    "steps": 40, "warmup": 4, "validate-every": 5, "validation-sequences": 32,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,12 +105,13 @@ class Result:
         return next((s for s, loss in zip(self.seconds, self.losses) if loss <= target), None)
 
 
-def read_log(path):
-    """Objects of a log; a line that is still being written is left out."""
+def read_json(path, whole=False):
+    """Objects of a log, one a line, or of a whole file; what cannot be read is left out."""
     entries = []
     try:
-        for line in path.read_text().splitlines():
-            entries.append(json.loads(line))
+        text = path.read_text()
+        for part in [text] if whole else text.splitlines():
+            entries.append(json.loads(part))
     except (OSError, json.JSONDecodeError):
         pass
     return entries
@@ -173,8 +176,8 @@ class Runner:
         folder = self.options.output / "runs" / f"{method.path}-seed{seed}"
         request = self.identity | {"flags": self.flags(method, seed, shares)}
         request_file, log_file = folder / "request.json", folder / "log.jsonl"
-        known = request_file.is_file() and json.loads(request_file.read_text()) == request
-        log = read_log(log_file) if known else []
+        known = read_json(request_file, whole=True) == [request]
+        log = read_json(log_file) if known else []
         reused = bool(log) and log[-1]["type"] == "summary"
         if not reused:
             resume = known and (folder / "checkpoint.bin").is_file()
@@ -184,7 +187,7 @@ class Runner:
                        *request["flags"], "--resume" if resume else "--overwrite"]
             self.execute([str(part) for part in command], method, seed, request, request_file,
                          log_file, left)
-            log = read_log(log_file)
+            log = read_json(log_file)
             if not log or log[-1]["type"] != "summary":
                 raise Problem(f"{log_file} has no summary: delete {folder} and run again")
         result = result_of(log)
@@ -220,7 +223,7 @@ class Runner:
     def show(self, method, seed, log_file, left):
         if not self.screen.terminal:
             return
-        log = read_log(log_file)
+        log = read_json(log_file)
         step = next((e["step"] for e in reversed(log) if e["type"] == "step"), 0)
         steps = log[0].get("used_steps", 0) if log else 0
         validation = next((e for e in reversed(log) if e["type"] == "validation"), None)
@@ -334,8 +337,9 @@ def findings(results, targets):
         for target in targets:
             mine, reached = mean_seconds_to(runs, target)
             exact = mean_seconds_to(results[EXACT], target)[0]
-            parts.append(f"{target:.2f} in {mine / exact:.2f} of exact's time" if mine and exact else
-                         f"{target:.2f} in {reached} of {len(runs)} seeds")
+            parts.append(f"{target:.2f} in " + (
+                f"{mine / exact:.2f} of exact's time" if mine and exact else
+                f"{reached} of {len(runs)} seeds"))
         lines.append(f"{method.label}: reaches " + ", ".join(parts) + ".")
         for control in CONTROLS:
             if control.keep != method.keep:
@@ -477,8 +481,8 @@ def draw(results, targets, model, path):
                        facecolor="white" if method.style == "--" else method.colour,
                        linewidths=1.8, zorder=3)
         points.annotate(method.label.replace("lrmoe, ", "").replace(", time", "\ntime"),
-                        (x, finals[method]), (8, -7 if main(method) else 3), textcoords="offset points", va="center",
-                        color=method.colour, fontsize=8)
+                        (x, finals[method]), (8, -7 if main(method) else 3),
+                        textcoords="offset points", va="center", color=method.colour, fontsize=8)
     if top_outside:
         x = statistics.fmean(r.moe_seconds for r in results[TOP])
         points.annotate(f"top, keep 1/2: {finals[TOP]:.2f}", (x, 1.0), (x, 0.93),
@@ -499,8 +503,8 @@ def draw(results, targets, model, path):
                   bbox_to_anchor=(0.5, 0.035))
     figure.text(0.5, 0.012,
                 f"{model['experts']} experts, {model['top-k']} a byte; "
-                + (f"mean of {seeds} seeds, bands: least to greatest, small marks: single seeds" if seeds > 1
-                   else "one seed"),
+                + (f"mean of {seeds} seeds, bands: least to greatest, small marks: single seeds"
+                   if seeds > 1 else "one seed"),
                 ha="center", color="#666666", fontsize=8.5)
     figure.tight_layout(rect=(0, 0.14, 1, 1), w_pad=2.5)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -518,8 +522,8 @@ def text_files(options):
         try:
             text = subprocess.run(TEXT_COMMAND, capture_output=True, check=True).stdout
         except FileNotFoundError:
-            raise Problem("no program 'bible': install the Debian package bible-kjv, or give a text "
-                          "with --data FILE") from None
+            raise Problem("no program 'bible': install the Debian package bible-kjv, or give a "
+                          "text with --data FILE") from None
         except subprocess.CalledProcessError as failure:
             raise Problem(f"{shlex.join(TEXT_COMMAND)} failed: "
                           f"{failure.stderr.decode(errors='replace').strip()}") from None
@@ -601,7 +605,7 @@ def parse_arguments():
 
 def main():
     options = parse_arguments()
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     model = QUICK if options.quick else FULL
     screen = Screen()
     try:

@@ -1,11 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 // Where the trainer computes, the shapes of its data, and how its loops are shared among threads.
-
-#include <Kokkos_Core.hpp>
 
 #include <algorithm>
 #include <cstdint>
 #include <string>
+
+#include <Kokkos_Core.hpp>
 
 #include <lrmoe/types.hpp>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
 #include <cerrno>
@@ -32,8 +33,8 @@ class json_log {
 
   void write(const json& entry) {
     stream_ << entry.dump() << '\n' << std::flush;
-    require(stream_.good(), "writing the log {} failed: {}; free some space and use --resume", path_,
-            std::strerror(errno));
+    require(stream_.good(), "writing the log {} failed: {}; free some space and use --resume",
+            path_, std::strerror(errno));
   }
 
  private:

@@ -1,10 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 // lrmoe_train: trains a small language model on text, its experts with the LRMoE library.
 // Exit code: 0 complete, 1 error, 2 bad usage, 130 stopped by Ctrl-C after writing a checkpoint.
 
 #include <cstdio>
 #include <exception>
 #include <optional>
-
 
 #include "command_line.hpp"
 #include "result_json.hpp"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
 #include <cmath>
@@ -52,8 +53,8 @@ class language_model {
           attention(parameters, name + ".attention", shape.width, shape.heads, shape.context,
                     max_sequences, input_deviation, input_deviation * output_share),
           rms_norm(parameters, name + ".moe_norm", shape.width, rows),
-          moe_block(parameters, name + ".moe", environment_, shape.moe, policies,
-                    shape.balance, static_cast<std::uint32_t>(i), rows, output_share),
+          moe_block(parameters, name + ".moe", environment_, shape.moe, policies, shape.balance,
+                    static_cast<std::uint32_t>(i), rows, output_share),
           matrix(name + "::input", rows, shape.width), matrix(name + "::normed", rows, shape.width),
           matrix(name + "::middle", rows, shape.width),
           matrix(name + "::middle_normed", rows, shape.width)}));
@@ -183,12 +184,12 @@ class language_model {
   embedding table_;
   std::vector<std::unique_ptr<block>> blocks_;
   rms_norm final_norm_;
-  matrix output_;   // (T, D) the stream after the last block
-  matrix normed_;   // (T, D)
-  matrix logits_;   // (T, V), their gradient once the loss is known
+  matrix output_;  // (T, D) the stream after the last block
+  matrix normed_;  // (T, D)
+  matrix logits_;  // (T, V), their gradient once the loss is known
   Kokkos::View<double*, Kokkos::LayoutRight, device> losses_;  // (T)
-  matrix dstream_;  // (T, D)
-  matrix dnormed_;  // (T, D)
+  matrix dstream_;                                             // (T, D)
+  matrix dnormed_;                                             // (T, D)
   stopwatch moe_time_;
 };
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
 #include <cmath>
@@ -19,8 +20,8 @@ namespace train {
 using moe_backend = lrmoe::openmp::backend<>;
 using moe_environment = lrmoe::context<moe_backend>;
 using moe_estimator = lrmoe::any_estimator<lrmoe::exact, lrmoe::pps, lrmoe::top, lrmoe::uniform>;
-using moe_policies = lrmoe::policies<lrmoe::softmax_top_k, lrmoe::fixed_fraction, lrmoe::any_scorer,
-                                     moe_estimator>;
+using moe_policies =
+    lrmoe::policies<lrmoe::softmax_top_k, lrmoe::fixed_fraction, lrmoe::any_scorer, moe_estimator>;
 
 /// Mixture of experts: the router's projection, which the library leaves to its user, the library's
 /// layer, and the load-balancing loss.
@@ -68,9 +69,10 @@ class moe_block {
     const auto rows = static_cast<std::int64_t>(x.extent(0));
     const matrix dlogits = first_rows(dlogits_, rows);
     report_ = layer_.backward(dy, weights_, dx, dlogits, gradients_);
-    balance_loss_ = balance_ == 0.0 ? 0.0
-                                    : balancer_.backward(first_rows(logits_, rows),
-                                                         layer_.last_plan().counts, balance_, dlogits);
+    balance_loss_ = balance_ == 0.0
+                        ? 0.0
+                        : balancer_.backward(first_rows(logits_, rows), layer_.last_plan().counts,
+                                             balance_, dlogits);
     router_.backward(x, dlogits, dx, 1.0f);
   }
 

@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
-#include <cblas.h>
-
 #include <string>
+
+#include <cblas.h>
 
 #include <lrmoe/openmp/config.hpp>
 
@@ -61,9 +62,9 @@ inline void multiply(const std::string& label, transpose ta, const const_matrix&
                const std::int64_t column = by_rows ? 0 : begin;
                const float* a_block = a.data() + row * (ta == transpose::yes ? 1 : a_stride);
                const float* b_block = b.data() + column * (tb == transpose::yes ? b_stride : 1);
-               small_multiply(ta, tb, by_rows ? end - begin : rows,
-                              by_rows ? columns : end - begin, inner, 1.0f, a_block, a_stride,
-                              b_block, b_stride, beta, c.data() + row * columns + column, columns);
+               small_multiply(ta, tb, by_rows ? end - begin : rows, by_rows ? columns : end - begin,
+                              inner, 1.0f, a_block, a_stride, b_block, b_stride, beta,
+                              c.data() + row * columns + column, columns);
              });
 }
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
 #include <algorithm>
@@ -29,10 +30,11 @@ inline const names<estimator_choice> estimator_names{
     {"top", estimator_choice::top},
     {"uniform", estimator_choice::uniform},
     {"uniform-unscaled", estimator_choice::uniform_unscaled}};
-inline const names<lrmoe::scorer_kind> scorer_names{{"lrm", lrmoe::scorer_kind::lrm},
-                                               {"routing_weight", lrmoe::scorer_kind::routing_weight},
-                                               {"gradient_norm", lrmoe::scorer_kind::gradient_norm},
-                                               {"random", lrmoe::scorer_kind::random}};
+inline const names<lrmoe::scorer_kind> scorer_names{
+    {"lrm", lrmoe::scorer_kind::lrm},
+    {"routing_weight", lrmoe::scorer_kind::routing_weight},
+    {"gradient_norm", lrmoe::scorer_kind::gradient_norm},
+    {"random", lrmoe::scorer_kind::random}};
 
 template <class Choice>
 std::string name_of(const names<Choice>& all, Choice choice) {
@@ -86,9 +88,7 @@ struct options {
   std::int64_t used_batch() const {
     return method == method::smaller_batch ? scaled(batch) : batch;
   }
-  std::int64_t used_steps() const {
-    return method == method::fewer_steps ? scaled(steps) : steps;
-  }
+  std::int64_t used_steps() const { return method == method::fewer_steps ? scaled(steps) : steps; }
   std::int64_t used_warmup() const {
     const std::int64_t wanted = warmup < 0 ? steps / 10 : warmup;
     return method == method::fewer_steps && wanted > 0 ? scaled(wanted) : wanted;
@@ -131,13 +131,15 @@ inline std::string conflict(const options& o) {
   if (o.keep <= 0.0)
     return fmt::format("--keep {} is outside (0, 1]: use 1 to keep every pair", o.keep);
   if (o.width % (2 * o.heads) != 0)
-    return fmt::format("--width {} is not a multiple of 2 * --heads = {}: rotary positions turn "
-                       "pairs of elements within each head",
-                       o.width, 2 * o.heads);
+    return fmt::format(
+        "--width {} is not a multiple of 2 * --heads = {}: rotary positions turn "
+        "pairs of elements within each head",
+        o.width, 2 * o.heads);
   if (o.top_k > o.experts)
     return fmt::format("--top-k {} is more than --experts {}", o.top_k, o.experts);
   if (o.used_warmup() >= o.used_steps())
-    return fmt::format("--warmup {} leaves nothing of --steps {}: lower it", o.used_warmup(), o.used_steps());
+    return fmt::format("--warmup {} leaves nothing of --steps {}: lower it", o.used_warmup(),
+                       o.used_steps());
   if (o.resume && o.overwrite) return "--resume and --overwrite exclude each other";
   return {};
 }

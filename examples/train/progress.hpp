@@ -1,10 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <string>
+
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 namespace train {
 

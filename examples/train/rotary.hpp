@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
 #include <cmath>
@@ -16,9 +17,9 @@ class rotary {
         sine_("train::rotary::sine", context, head_width / 2) {
     for (std::int64_t c = 0; c < context; ++c) {
       for (std::int64_t i = 0; i < head_width / 2; ++i) {
-        const double angle = static_cast<double>(c) *
-                             std::pow(10000.0, -2.0 * static_cast<double>(i) /
-                                                   static_cast<double>(head_width));
+        const double angle =
+            static_cast<double>(c) *
+            std::pow(10000.0, -2.0 * static_cast<double>(i) / static_cast<double>(head_width));
         cosine_(c, i) = static_cast<float>(std::cos(angle));
         sine_(c, i) = static_cast<float>(std::sin(angle));
       }

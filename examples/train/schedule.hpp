@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
 #include <algorithm>
@@ -16,8 +17,8 @@ struct schedule {
 
   double rate(std::int64_t step) const {
     if (step < warmup) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup);
-    const double done =
-        static_cast<double>(step - warmup) / static_cast<double>(std::max<std::int64_t>(1, steps - warmup));
+    const double done = static_cast<double>(step - warmup) /
+                        static_cast<double>(std::max<std::int64_t>(1, steps - warmup));
     return peak * (0.1 + 0.45 * (1.0 + std::cos(std::numbers::pi * done)));
   }
 };

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
 #include <algorithm>
@@ -24,21 +25,22 @@ namespace train {
 class text_data {
  public:
   text_data(const std::vector<std::string>& files, std::int64_t context)
-      : text_data(read(files), context, files.size() == 1 ? files.front() : fmt::format("{} files", files.size())) {}
+      : text_data(read(files), context,
+                  files.size() == 1 ? files.front() : fmt::format("{} files", files.size())) {}
 
   text_data(std::string text, std::int64_t context, const std::string& name)
       : text_(std::move(text)), context_(context), block_(context + 1) {
     const auto size = static_cast<std::int64_t>(text_.size());
     require(size > 0, "the text ({}) is empty: give a file with text to --data", name);
-    require(size >= 2 * block_,
-            "the text ({}) has {} bytes, but --context {} needs at least {}, one block of {} bytes to "
-            "train on and one to validate: give more text or a smaller --context",
-            name, size, context, 2 * block_, block_);
+    require(
+        size >= 2 * block_,
+        "the text ({}) has {} bytes, but --context {} needs at least {}, one block of {} bytes to "
+        "train on and one to validate: give more text or a smaller --context",
+        name, size, context, 2 * block_, block_);
     period_ = std::min(validation_every, size / block_);  // in blocks
     periods_ = size / (period_ * block_);
     starts_per_period_ = (period_ - 2) * block_ + 1;
-    const std::int64_t rest =
-        std::min(size - periods_ * period_ * block_, (period_ - 1) * block_);
+    const std::int64_t rest = std::min(size - periods_ * period_ * block_, (period_ - 1) * block_);
     starts_ = periods_ * starts_per_period_ + std::max<std::int64_t>(0, rest - context_);
     checksum_ = checksum(text_.data(), text_.size());
   }
@@ -62,15 +64,14 @@ class text_data {
   /// Sequence `sequence` of step `step` depends on the seed and these two numbers only: all methods
   /// see the same data in the same order, a smaller batch sees its first sequences.
   std::int64_t training_start(std::uint64_t seed, std::int64_t step, std::int64_t sequence) const {
-    const auto window = random_below(static_cast<std::uint64_t>(starts_), ~seed,
-                                     static_cast<std::uint64_t>(step),
-                                     static_cast<std::uint64_t>(sequence));
+    const auto window =
+        random_below(static_cast<std::uint64_t>(starts_), ~seed, static_cast<std::uint64_t>(step),
+                     static_cast<std::uint64_t>(sequence));
     return training_start(static_cast<std::int64_t>(window));
   }
 
   /// Bytes start .. start+C-1 into input, start+1 .. start+C into target, from row `row` on.
-  void copy(std::int64_t start, std::int64_t row, const tokens& input,
-            const tokens& target) const {
+  void copy(std::int64_t start, std::int64_t row, const tokens& input, const tokens& target) const {
     for (std::int64_t c = 0; c < context_; ++c) {
       input(row + c) = static_cast<unsigned char>(text_[static_cast<std::size_t>(start + c)]);
       target(row + c) = static_cast<unsigned char>(text_[static_cast<std::size_t>(start + c + 1)]);

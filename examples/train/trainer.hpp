@@ -1,12 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
-
-#include <sys/resource.h>
 
 #include <cmath>
 #include <filesystem>
 #include <limits>
 #include <optional>
 #include <string>
+
+#include <sys/resource.h>
 
 #include "adamw.hpp"
 #include "checkpoint.hpp"
@@ -61,9 +62,10 @@ class trainer {
     state_.wall_seconds = wall_before + seconds_now() - start;
     write_checkpoint();
     if (state_.step < steps) {
-      screen_.say(fmt::format("stopped after step {} of {}; checkpoint {} written, continue with "
-                              "--resume",
-                              state_.step, steps, checkpoint_path()));
+      screen_.say(
+          fmt::format("stopped after step {} of {}; checkpoint {} written, continue with "
+                      "--resume",
+                      state_.step, steps, checkpoint_path()));
       return false;
     }
     log_->write(summary());
@@ -119,8 +121,9 @@ class trainer {
   }
 
   static model_shape shape_of(const options& o) {
-    return {256, o.context, o.layers, o.width, o.heads,
-            {o.width, o.expert_width, o.experts, o.top_k}, o.balance};
+    return {256,      o.context, o.layers,
+            o.width,  o.heads,   {o.width, o.expert_width, o.experts, o.top_k},
+            o.balance};
   }
 
   static moe_policies policies_of(const options& o) {
@@ -132,9 +135,15 @@ class trainer {
       return policies;
     }
     switch (o.estimator) {
-      case estimator_choice::pps: policies.estimator = lrmoe::pps{o.seed}; break;
-      case estimator_choice::top: policies.estimator = lrmoe::top{}; break;
-      case estimator_choice::uniform: policies.estimator = lrmoe::uniform{o.seed, true}; break;
+      case estimator_choice::pps:
+        policies.estimator = lrmoe::pps{o.seed};
+        break;
+      case estimator_choice::top:
+        policies.estimator = lrmoe::top{};
+        break;
+      case estimator_choice::uniform:
+        policies.estimator = lrmoe::uniform{o.seed, true};
+        break;
       case estimator_choice::uniform_unscaled:
         policies.estimator = lrmoe::uniform{o.seed, false};
         break;
@@ -233,14 +242,14 @@ class trainer {
                  {"process_peak_bytes", process_peak_bytes()}});
     screen_.update(
         state_.step,
-        fmt::format("{}/{} loss {:.3f} val {} | {:.1f}k tok/s | MoE {:.1f} ms, {:.1f} s | kept "
-                    "{:.0f}% V/S {} time ratio <= {} | {} MiB",
-                    state_.step, options_.used_steps(), loss,
-                    state_.validations > 0 ? fmt::format("{:.3f}", state_.smoothed)
-                                           : std::string("-"),
-                    tokens_per_second / 1e3, moe_seconds * 1e3, state_.moe_seconds,
-                    100.0 * moe.kept_fraction(), or_dash(moe.noise_ratio()),
-                    or_dash(moe.worst_case_time_ratio()), process_peak_bytes() >> 20));
+        fmt::format(
+            "{}/{} loss {:.3f} val {} | {:.1f}k tok/s | MoE {:.1f} ms, {:.1f} s | kept "
+            "{:.0f}% V/S {} time ratio <= {} | {} MiB",
+            state_.step, options_.used_steps(), loss,
+            state_.validations > 0 ? fmt::format("{:.3f}", state_.smoothed) : std::string("-"),
+            tokens_per_second / 1e3, moe_seconds * 1e3, state_.moe_seconds,
+            100.0 * moe.kept_fraction(), or_dash(moe.noise_ratio()),
+            or_dash(moe.worst_case_time_ratio()), process_peak_bytes() >> 20));
   }
 
   /// Loss on fixed validation sequences. The smoothed loss is the mean of the newest loss and the
@@ -248,8 +257,7 @@ class trainer {
   void validate() {
     Kokkos::Profiling::ScopedRegion region("train::validate");
     const std::int64_t C = options_.context;
-    const std::int64_t count =
-        std::min(options_.validation_sequences, data_.validation_blocks());
+    const std::int64_t count = std::min(options_.validation_sequences, data_.validation_blocks());
     double sum = 0.0;
     for (std::int64_t begin = 0; begin < count; begin += options_.used_batch()) {
       const std::int64_t sequences = std::min(options_.used_batch(), count - begin);
@@ -305,16 +313,18 @@ class trainer {
   }
 
   void print_summary() {
-    screen_.say(fmt::format("validation loss {:.4f} (smoothed {:.4f}) after {} steps, {:.1f} s of "
-                            "MoE-layer time, {:.1f} s in all",
-                            state_.last_validation, state_.smoothed, state_.step,
-                            state_.moe_seconds, state_.wall_seconds));
+    screen_.say(
+        fmt::format("validation loss {:.4f} (smoothed {:.4f}) after {} steps, {:.1f} s of "
+                    "MoE-layer time, {:.1f} s in all",
+                    state_.last_validation, state_.smoothed, state_.step, state_.moe_seconds,
+                    state_.wall_seconds));
     if (options_.target_loss <= 0.0) return;
-    screen_.say(state_.moe_seconds_to_target
-                    ? fmt::format("smoothed loss {} reached after {:.2f} s of MoE-layer time, step {}",
-                                  options_.target_loss, *state_.moe_seconds_to_target,
-                                  *state_.steps_to_target)
-                    : fmt::format("smoothed loss {} not reached", options_.target_loss));
+    screen_.say(
+        state_.moe_seconds_to_target
+            ? fmt::format("smoothed loss {} reached after {:.2f} s of MoE-layer time, step {}",
+                          options_.target_loss, *state_.moe_seconds_to_target,
+                          *state_.steps_to_target)
+            : fmt::format("smoothed loss {} not reached", options_.target_loss));
   }
 
   options options_;

@@ -51,7 +51,8 @@ TEST_CASE("a checkpoint returns tensors and progress bit by bit", "[train]") {
   }
   // Nothing else is left in the folder.
   std::size_t files = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(place.path)) ++files;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(place.path))
+    ++files;
   CHECK(files == 1);
 }
 
@@ -66,7 +67,8 @@ TEST_CASE("a damaged or foreign checkpoint is refused with a reason and changes 
   Kokkos::deep_copy(parameters.begin()->value, 7.0f);
 
   CHECK_NAMES(refusal(place.path + "/missing", settings, parameters), "No such file");
-  for (const std::size_t size : {std::size_t{0}, std::size_t{31}, std::size_t{100}, good.size() - 1}) {
+  for (const std::size_t size :
+       {std::size_t{0}, std::size_t{31}, std::size_t{100}, good.size() - 1}) {
     set_content(path, good.substr(0, size));
     CHECK_NAMES(refusal(path, settings, parameters), "truncated");
   }
@@ -87,8 +89,7 @@ TEST_CASE("a damaged or foreign checkpoint is refused with a reason and changes 
   set_content(path, newer);
   CHECK_NAMES(refusal(path, settings, parameters), "version 9");
   set_content(path, good);
-  CHECK_NAMES(refusal(path, {{"width", 128}, {"keep", 0.1}}, parameters),
-             "width = 64", "128");
+  CHECK_NAMES(refusal(path, {{"width", 128}, {"keep", 0.1}}, parameters), "width = 64", "128");
   parameter_list larger(1);
   make_parameters(larger);
   larger.add_ones("more", 2);

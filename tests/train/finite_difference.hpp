@@ -10,33 +10,34 @@
 #include <string>
 
 #include "../support/random.hpp"
-#include "host.hpp"
 #include "catch.hpp"
+#include "host.hpp"
 
 namespace train_test {
 
-/// A loss and the sum of the magnitudes of its terms, which bounds its rounding error.
+/// A loss and the size of its rounding error in units of the roundoff.
 struct loss_value {
   double sum = 0.0;
   double magnitude = 0.0;
 };
 
-/// <y, direction>: the loss whose gradient by y is `direction`.
+/// <y, direction>: the loss whose gradient by y is `direction`. The rounding errors of the elements
+/// of y are independent, so they add up like the root of the sum of squares.
 template <class View>
 loss_value inner_product(const View& y, const View& direction) {
-  loss_value loss;
+  double sum = 0.0, squares = 0.0;
   for (std::size_t i = 0; i < y.size(); ++i) {
     const double term = double(y.data()[i]) * double(direction.data()[i]);
-    loss.sum += term;
-    loss.magnitude += std::abs(term);
+    sum += term;
+    squares += term * term;
   }
-  return loss;
+  return {sum, std::sqrt(squares)};
 }
 
 template <class View>
 void fill_normal(const View& view, double deviation, fixture::random& random) {
-  const auto values = random.normal(static_cast<oracle::integer>(view.size()), deviation,
-                                    oracle::format::binary32);
+  const auto values =
+      random.normal(static_cast<oracle::integer>(view.size()), deviation, oracle::format::binary32);
   for (std::size_t i = 0; i < view.size(); ++i) view.data()[i] = static_cast<float>(values[i]);
 }
 
@@ -46,8 +47,7 @@ inline int wrong_elements(float* values, const float* gradient, std::size_t size
                           const std::function<loss_value()>& loss, std::size_t samples = 64) {
   constexpr double h = 0x1p-5;
   constexpr double unit_roundoff = 0x1p-24;
-  // Kernels sum at most a few hundred terms per element of y; rounding errors of different elements
-  // are independent, so the sum of their magnitudes times a small multiple bounds them.
+  // An element of y is a sum of up to some hundred terms with cancellation.
   constexpr double rounding_multiple = 16.0;
   int wrong = 0;
   const std::size_t stride = std::max<std::size_t>(1, size / samples);

@@ -3,9 +3,9 @@
 #include <vector>
 
 #include "adamw.hpp"
+#include "catch.hpp"
 #include "finite_difference.hpp"
 #include "schedule.hpp"
-#include "catch.hpp"
 
 using namespace train;
 
@@ -42,8 +42,7 @@ TEST_CASE("adamw takes the steps of the plain formula", "[train]") {
         e.v = 0.95 * e.v + 0.05 * g * g;
         const double m = e.m / (1 - std::pow(0.9, step)), v = e.v / (1 - std::pow(0.95, step));
         e.w -= rate * (m / (std::sqrt(v) + 1e-8) + decay * e.w);
-        REQUIRE(std::abs(p.value(i) - e.w) <=
-                16.0 * step * 0x1p-24 * (std::abs(e.w) + 5.0 * rate));
+        REQUIRE(std::abs(p.value(i) - e.w) <= 16.0 * step * 0x1p-24 * (std::abs(e.w) + 5.0 * rate));
       }
     };
     advance(expected_decayed, decayed, 0.3);

@@ -88,9 +88,9 @@ TEST_CASE("training lowers the loss, and every line of the log is complete", "[t
       CHECK(line["moe_s_cumulative"].get<double>() ==
             Approx(previous_moe + 1e-3 * line["moe_ms"].get<double>()));
       previous_moe = line["moe_s_cumulative"];
-      for (const char* key : {"loss", "learning_rate", "gradient_norm", "tokens_per_s",
-                              "kept_fraction", "noise_ratio", "worst_case_time_ratio",
-                              "moe_peak_bytes", "process_peak_bytes"})
+      for (const char* key :
+           {"loss", "learning_rate", "gradient_norm", "tokens_per_s", "kept_fraction",
+            "noise_ratio", "worst_case_time_ratio", "moe_peak_bytes", "process_peak_bytes"})
         CHECK(line[key].is_number());
     } else if (line["type"] == "validation") {
       const double loss = line["val_loss"];
@@ -143,8 +143,7 @@ TEST_CASE("a run that stops and continues equals one that does not", "[train]") 
   CHECK(whole.trajectory() == crashed.trajectory());
 }
 
-TEST_CASE("Ctrl-C stops a run after the step and leaves a checkpoint to continue from",
-          "[train]") {
+TEST_CASE("Ctrl-C stops a run after the step and leaves a checkpoint to continue from", "[train]") {
   small_run whole, stopped;
   REQUIRE(whole.run());
   stop_signal::install();
@@ -208,9 +207,10 @@ TEST_CASE("smaller batch and fewer steps use two thirds at keep 1/2 and see the 
   // The first loss is before any update: of equal weights on equal data.
   CHECK(fewer.log()[1]["loss"] == exact.log()[1]["loss"]);
   // Its own full schedule: down to about a tenth of the peak at its last step.
-  const auto last_step = fewer.log()[8]["type"] == "step" ? fewer.log()[8] : fewer.log()[9];
-  CHECK(last_step["step"] == 8);
-  CHECK(last_step["learning_rate"] < 0.2 * fewer.o.learning_rate);
+  double last_rate = 0.0;
+  for (const json& line : fewer.log())
+    if (line["type"] == "step") last_rate = line["learning_rate"];
+  CHECK(last_rate < 0.2 * fewer.o.learning_rate);
 }
 
 TEST_CASE("frozen experts stop changing after the warm-up", "[train]") {
@@ -244,10 +244,17 @@ TEST_CASE("bad usage is exit code 2 and help is 0", "[train]") {
   CHECK(code({"--help"}) == 0);
   CHECK(code({"--version"}) == 0);
   CHECK(code({}) == 2);
-  for (const auto& [flag, value] : std::vector<std::pair<std::string, std::string>>{
-           {"--keep", "0"}, {"--keep", "1.01"}, {"--keep", "nan"}, {"--method", "magic"},
-           {"--steps", "0"}, {"--steps", "many"}, {"--heads", "3"}, {"--top-k", "17"},
-           {"--warmup", "300"}, {"--no-such-flag", "1"}}) {
+  for (const auto& [flag, value] :
+       std::vector<std::pair<std::string, std::string>>{{"--keep", "0"},
+                                                        {"--keep", "1.01"},
+                                                        {"--keep", "nan"},
+                                                        {"--method", "magic"},
+                                                        {"--steps", "0"},
+                                                        {"--steps", "many"},
+                                                        {"--heads", "3"},
+                                                        {"--top-k", "17"},
+                                                        {"--warmup", "300"},
+                                                        {"--no-such-flag", "1"}}) {
     INFO(flag << " " << value);
     CHECK(code({"--data", "a", "--output", "b", flag, value}) == 2);
   }

@@ -14,8 +14,7 @@ struct temporary_folder {
   std::string path;
 
   temporary_folder() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "lrmoe_train_XXXXXX").string();
+    std::string pattern = (std::filesystem::temp_directory_path() / "lrmoe_train_XXXXXX").string();
     if (mkdtemp(pattern.data()) == nullptr) throw train::error("no temporary folder: " + pattern);
     path = pattern;
   }
@@ -47,12 +46,12 @@ std::string message_of(const Action& action) {
 }  // namespace train_test
 
 /// Checks that a text names all the given pieces.
-#define CHECK_NAMES(text, ...)                                        \
-  do {                                                                \
-    const std::string checked_text = (text);                          \
-    INFO(checked_text);                                               \
-    for (const std::string piece : {__VA_ARGS__}) {                   \
-      INFO("should name: " << piece);                                 \
-      CHECK(checked_text.find(piece) != std::string::npos);           \
-    }                                                                 \
+#define CHECK_NAMES(text, ...)                              \
+  do {                                                      \
+    const std::string checked_text = (text);                \
+    INFO(checked_text);                                     \
+    for (const std::string piece : {__VA_ARGS__}) {         \
+      INFO("should name: " << piece);                       \
+      CHECK(checked_text.find(piece) != std::string::npos); \
+    }                                                       \
   } while (false)

@@ -32,8 +32,7 @@ TEST_CASE("training windows never touch a byte of validation, and both stay insi
       for (std::int64_t i = start; i <= start + context; ++i) validation.insert(i);
     }
     CHECK(data.validation_blocks() >= 1);
-    CHECK(validation.size() ==
-          static_cast<std::size_t>(data.validation_blocks() * (context + 1)));
+    CHECK(validation.size() == static_cast<std::size_t>(data.validation_blocks() * (context + 1)));
     CHECK(*validation.rbegin() < static_cast<std::int64_t>(size));
     CHECK(data.training_windows() >= 1);
     std::set<std::int64_t> starts, touched;
