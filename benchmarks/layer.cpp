@@ -6,10 +6,15 @@
 #include <cstdio>
 #include <deque>
 #include <exception>
+#include <filesystem>
 #include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <omp.h>
 
 #include <lrmoe/estimator/any_estimator.hpp>
 #include <lrmoe/estimator/exact.hpp>

@@ -65,6 +65,8 @@ class bench {
   /// Message of forward with these views; afterwards nothing may have changed, and valid calls give
   /// the results of a fresh layer.
   std::string forward_refusal(const std::function<void(forward_views&)>& damage) {
+    const arguments earlier(p);
+    forward(layer, 0, earlier);  // a forward that the failed one must replace
     forward_views with = forward_arguments();
     damage(with);
     const std::string message =
@@ -103,7 +105,7 @@ class bench {
     CHECK(fresh.bits() == expected());
   }
 
-  const std::vector<std::vector<unsigned char>>& expected() {
+  const std::vector<fixture::byte_string>& expected() {
     if (expected_.empty()) {
       lrmoe::context<backend> other;
       layer_of<softmax_policies, float> undisturbed(other, shape_of(shape), default_policies());
@@ -118,12 +120,12 @@ class bench {
   problem p;
   arguments views;
   array<float> spare{1000};  // for views of other extents
-  std::vector<std::vector<unsigned char>> pristine;
+  std::vector<fixture::byte_string> pristine;
   lrmoe::context<backend> context;
   layer_of<softmax_policies, float> layer;
 
  private:
-  std::vector<std::vector<unsigned char>> expected_;
+  std::vector<fixture::byte_string> expected_;
 };
 
 }  // namespace

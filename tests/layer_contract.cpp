@@ -23,7 +23,7 @@ softmax_policies reduced(double keep, const any_estimator& estimator) {
 }
 
 struct outcome {
-  std::vector<std::vector<unsigned char>> bits;
+  std::vector<fixture::byte_string> bits;
   lrmoe::backward_report report;
 };
 

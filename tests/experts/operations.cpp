@@ -70,7 +70,7 @@ class operations_test {
   static constexpr oracle::format format = fixture::format_of<Element>();
 
   struct outcome {
-    std::vector<std::vector<unsigned char>> bits;
+    std::vector<fixture::byte_string> bits;
     lrmoe::product_cost gate_up, down, down_backward, weight_gradient, gate_up_backward;
   };
 
@@ -452,10 +452,7 @@ TEMPLATE_TEST_CASE("absent weights and factors mean one, and dw may be left out"
                      d_pre.matrix(M, 2 * F), scaled_h.matrix(M, F),
                      given ? d_weights.vector() : lrmoe::vector_view<real, device>{});
     space.fence("lrmoe_test::down_backward");
-    auto bits = d_pre.bits();
-    const auto more = scaled_h.bits();
-    bits.insert(bits.end(), more.begin(), more.end());
-    return bits;
+    return std::vector{d_pre.bits(), scaled_h.bits()};
   };
   CHECK(run(true) == run(false));
 }

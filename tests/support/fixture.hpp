@@ -2,8 +2,10 @@
 // misalignment, and with guard elements on both sides that tell whether a kernel wrote outside.
 #pragma once
 
+#include <cstdint>
 #include <cstring>
 #include <initializer_list>
+#include <ostream>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -46,6 +48,26 @@ double value_of(T value) {
   else
     return static_cast<double>(value);
 }
+
+/// The bytes of some elements, for bitwise comparison; prints as length and hash.
+class byte_string {
+ public:
+  byte_string() = default;
+  template <class T>
+  byte_string(const T* data, std::size_t count) {
+    const auto* first = reinterpret_cast<const unsigned char*>(data);
+    if (count > 0) bytes_.assign(first, first + count * sizeof(T));
+  }
+  bool operator==(const byte_string&) const = default;
+  friend std::ostream& operator<<(std::ostream& stream, const byte_string& s) {
+    std::uint64_t hash = 14695981039346656037ULL;  // FNV-1a
+    for (const unsigned char byte : s.bytes_) hash = (hash ^ byte) * 1099511628211ULL;
+    return stream << s.bytes_.size() << " bytes with hash " << hash;
+  }
+
+ private:
+  std::vector<unsigned char> bytes_;
+};
 
 /// Owned storage of n elements, `misaligned_by` elements away from an aligned address.
 template <class T>
@@ -97,12 +119,7 @@ class array {
     for (std::size_t i = 0; i < size_; ++i) result.push_back(value_of(data()[i]));
     return result;
   }
-  /// The bits, for bitwise comparison.
-  std::vector<unsigned char> bits() const {
-    std::vector<unsigned char> result(bytes(size_));
-    if (size_ > 0) std::memcpy(result.data(), data(), bytes(size_));
-    return result;
-  }
+  byte_string bits() const { return {data(), size_}; }
   /// Whether every byte still has the poison's value.
   bool untouched() const { return poisoned(0, storage_.extent(0)); }
   /// Whether the elements before and behind the data still have.

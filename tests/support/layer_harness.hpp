@@ -179,7 +179,7 @@ struct call {
            d_shared_gate_up.guards_intact() && d_shared_down.guards_intact();
   }
   /// Bits of every result.
-  std::vector<std::vector<unsigned char>> bits() const {
+  std::vector<fixture::byte_string> bits() const {
     return {out.bits(),       dx.bits(),     d_logits.bits(),         d_given.bits(),
             d_gate_up.bits(), d_down.bits(), d_shared_gate_up.bits(), d_shared_down.bits()};
   }
