@@ -225,7 +225,7 @@ class moe_layer {
                                                                                {d_out, kept.tokens},
                                                                                kept.offsets,
                                                                                kept.weights,
-                                                                               selection_.weights},
+                                                                               selection_.factors},
                                         weights.gate_up, weights.down, d_kept_weights, dx_rows,
                                         gradients.gate_up, gradients.down);
       if (F_shared > 0) {

@@ -221,7 +221,7 @@ std::vector<double> coefficients(const Layer& layer, integer P) {
   const auto M = kept_offsets(kept_offsets.extent(0) - 1);
   for (index_type m = 0; m < M; ++m)
     c[static_cast<std::size_t>(order.pair_of_row(selection.rows(m)))] =
-        static_cast<double>(selection.weights(m));
+        static_cast<double>(selection.factors(m));
   return c;
 }
 

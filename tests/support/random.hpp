@@ -2,6 +2,8 @@
 // variable LRMOE_TEST_SEED repeats it.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <numeric>
@@ -60,13 +62,15 @@ inline oracle::layer random_layer(random& draw, const oracle::extents& shape, or
   oracle::layer in;
   in.rules.storage = f;
   in.shape = shape;
-  const double wide = 1.0 / std::sqrt(static_cast<double>(D));
   in.x = draw.normal(T * D, 1.0, f);
-  in.gate_up = draw.normal(E * D * 2 * F, wide, f);
-  in.down = draw.normal(E * F * D, F > 0 ? 1.0 / std::sqrt(static_cast<double>(F)) : 0.0, f);
-  in.shared_gate_up = draw.normal(D * 2 * F_shared, wide, f);
-  in.shared_down = draw.normal(
-      F_shared * D, F_shared > 0 ? 1.0 / std::sqrt(static_cast<double>(F_shared)) : 0.0, f);
+  // A width of zero draws nothing, but its deviation must be positive.
+  const auto scale = [](oracle::integer width) {
+    return 1.0 / std::sqrt(static_cast<double>(std::max<oracle::integer>(width, 1)));
+  };
+  in.gate_up = draw.normal(E * D * 2 * F, scale(D), f);
+  in.down = draw.normal(E * F * D, scale(F), f);
+  in.shared_gate_up = draw.normal(D * 2 * F_shared, scale(D), f);
+  in.shared_down = draw.normal(F_shared * D, scale(F_shared), f);
   in.experts = draw.routes(T, K, E);
   for (oracle::integer p = 0; p < T * K; ++p)
     in.weights.push_back({oracle::round_to(in.rules.accumulation(), draw.uniform(0.05, 1.0)), 0.0});

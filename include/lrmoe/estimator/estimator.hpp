@@ -21,7 +21,7 @@ struct segments {
 template <class Device>
 struct selection {
   vector_view<index_type, Device> rows;  // (M)  row of the m-th kept pair
-  vector_view<float, Device> weights;    // (M)  factor c of the pair in every gradient
+  vector_view<float, Device> factors;    // (M)  factor c of the pair in every gradient
   vector_view<float, Device> inclusion;  // (P)  by row: probability of being kept for unbiased
                                          //      rules; 1 kept, 0 dropped for biased ones
 };
@@ -29,10 +29,10 @@ struct selection {
 /// An estimator keeps exactly the quota of every segment.
 ///   select(space, segments, sizes (P) by row, key, selection)   writes the selection, asynchronously
 ///   keeps_all()   true: quotas are ignored, every pair is kept and no sizes are needed
-///   unbiased()    true: kept pairs with their weights have the exact gradient as expectation
+///   unbiased()    true: kept pairs with their factors have the exact gradient as expectation
 /// `inclusion` is written for every row, also of segments that keep none.
 /// Laws: equal sizes, segments and key give the same selection on every backend; rows ascend in a
-/// segment; weights are positive and finite.
+/// segment; factors are positive and finite.
 template <class Estimator>
 concept estimator = std::copyable<Estimator> && requires(const Estimator& e) {
   { e.keeps_all() } -> std::same_as<bool>;

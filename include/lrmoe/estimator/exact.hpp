@@ -5,7 +5,7 @@
 
 namespace lrmoe {
 
-/// Keeps every pair with weight 1: an ordinary MoE layer, and the baseline of every comparison.
+/// Keeps every pair with factor 1: an ordinary MoE layer, and the baseline of every comparison.
 struct exact {
   static constexpr bool keeps_all() { return true; }
   static constexpr bool unbiased() { return true; }
@@ -20,7 +20,7 @@ struct exact {
         KOKKOS_LAMBDA(const std::int64_t m) {
           if (m >= rows.offsets(E)) return;
           kept.rows(m) = static_cast<index_type>(m);
-          kept.weights(m) = 1.0F;
+          kept.factors(m) = 1.0F;
           kept.inclusion(m) = 1.0F;
         });
   }

@@ -42,7 +42,7 @@ struct inclusion_sum {
 ///   pi_r = min(1, a_r / tau),   sum_r pi_r = q,
 /// where a_r is the row's size. Systematic sampling draws exactly q rows: one uniform number U in
 /// [0, 1) a segment, and row r is kept when an integer lies in (C_{r-1} + U, C_r + U], C being the
-/// running sum of pi. A kept row enters every gradient with weight 1/pi_r, so all gradients (dW, dX,
+/// running sum of pi. A kept row enters every gradient with factor 1/pi_r, so all gradients (dW, dX,
 /// router) have the exact ones as expectation.
 ///
 /// Integers make the draw the same on every backend and in every summation order: sizes are rounded
@@ -149,7 +149,7 @@ struct pps {
                 const std::uint64_t position = (low + start) >> 32;
                 if ((high + start) >> 32 == position) return;
                 kept.rows(kept_begin + position) = begin + i;
-                kept.weights(kept_begin + position) = 1.0F / probability;
+                kept.factors(kept_begin + position) = 1.0F / probability;
               });
         });
   }

@@ -28,15 +28,15 @@ struct kept_count {
 /// In every segment keep the quota's number of rows with the largest keys; of equal keys the rows
 /// that come first.
 ///   key_of(row) -> std::uint32_t, pure: evaluated several times
-///   weight_of(L, q) -> float, weight of the kept rows of a segment of L rows with quota q
+///   factor_of(L, q) -> float, factor of the kept rows of a segment of L rows with quota q
 ///   inclusion_of(L, q, keep) -> float, recorded for every row
 /// Radix select: four passes, each counting one byte of the keys that still compete in 256 bins and
 /// descending into the bin that holds the q-th largest; one scan then writes the rows in order.
 /// Space     one team a segment, 1 KiB of team scratch
 /// Order     asynchronous on the space. Deterministic.
-template <class ExecutionSpace, class Device, class KeyOf, class WeightOf, class InclusionOf>
+template <class ExecutionSpace, class Device, class KeyOf, class FactorOf, class InclusionOf>
 void select_largest(const std::string& label, const ExecutionSpace& space,
-                    const segments<Device>& rows, const KeyOf& key_of, const WeightOf& weight_of,
+                    const segments<Device>& rows, const KeyOf& key_of, const FactorOf& factor_of,
                     const InclusionOf& inclusion_of, const selection<Device>& kept) {
   using team_policy = Kokkos::TeamPolicy<ExecutionSpace>;
   using team_member = typename team_policy::member_type;
@@ -93,7 +93,7 @@ void select_largest(const std::string& label, const ExecutionSpace& space,
           if (!keep) return;
           const index_type position = kept_begin + before.above + Kokkos::min(before.tied, wanted);
           kept.rows(position) = begin + i;
-          kept.weights(position) = weight_of(L, q);
+          kept.factors(position) = factor_of(L, q);
         });
       });
 }

@@ -5,7 +5,7 @@
 
 namespace lrmoe {
 
-/// The published rule: the q largest sizes of every segment, ties to the lowest pair, weight 1.
+/// The published rule: the q largest sizes of every segment, ties to the lowest pair, factor 1.
 /// Biased: what it drops is missing from the expectation too, and training suffers (docs/method.md
 /// has the measurements). Here for comparison. A NaN size counts as larger than any other.
 struct top {
