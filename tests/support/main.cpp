@@ -1,10 +1,10 @@
 // Starts Kokkos, runs Catch2, and prints the totals in one line that scripts/test adds up.
 #define CATCH_CONFIG_RUNNER
-#include "catch.hpp"
+#include <cstdio>
 
 #include <Kokkos_Core.hpp>
 
-#include <cstdio>
+#include "catch.hpp"
 
 namespace {
 
