@@ -130,7 +130,10 @@ def result_of(log):
         moe_ms=statistics.median(e["moe_ms"] for e in steps),
         moe_ms_mean=statistics.fmean(e["moe_ms"] for e in steps),
         step_ms=statistics.median(e["step_ms"] for e in steps),
-        noise_ratio=statistics.fmean(e["noise_ratio"] for e in steps[len(steps) // 2:]),
+        # A biased rule has none, and the log says null.
+        noise_ratio=statistics.fmean(
+            math.nan if e["noise_ratio"] is None else e["noise_ratio"]
+            for e in steps[len(steps) // 2:]),
         used_batch=summary["used_batch"], used_steps=summary["used_steps"],
         wall_seconds=summary["wall_s"])
 

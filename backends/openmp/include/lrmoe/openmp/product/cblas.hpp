@@ -12,6 +12,7 @@
 #include <type_traits>
 
 #include <cblas.h>
+#include <omp.h>
 
 #if LRMOE_OPENMP_HAS_OPENBLAS
 extern "C" void openblas_set_num_threads(int);
@@ -30,17 +31,20 @@ struct cblas_product {
   class session {
    public:
 #if LRMOE_OPENMP_HAS_OPENBLAS
-    session() : threads_(openblas_get_num_threads()) {
+    session() : threads_(openblas_get_num_threads()), omp_threads_(omp_get_max_threads()) {
       if (threads_ != 1) openblas_set_num_threads(1);
     }
     ~session() {
       if (threads_ != 1) openblas_set_num_threads(threads_);
+      // OpenBLAS built with OpenMP hands its number on to the OpenMP runtime.
+      if (omp_get_max_threads() != omp_threads_) omp_set_num_threads(omp_threads_);
     }
     session(const session&) = delete;
     session& operator=(const session&) = delete;
 
    private:
     int threads_;
+    int omp_threads_;
 #else
     session() {}
 #endif
