@@ -113,7 +113,7 @@ void run(const char* title, const problem& given, const Policies& policies) {
     std::cout << std::setw(6) << e << std::setw(7) << counts(e) << std::setw(7) << quotas(e)
               << '\n';
   }
-  std::cout << report << "worst-case time ratio " << report.worst_case_time_ratio() << "\n\n";
+  std::cout << report << "\n";
 }
 
 }  // namespace
