@@ -399,11 +399,16 @@ def document_of(results, targets, shares, model):
         if baseline and entry["value"] is not None:
             entry["ratio"] = entry["value"] / baseline
     return {
-        "tool": "demo", "command": shlex.join(sys.argv), "commit": commit(),
+        "tool": "demo", "command": command_line(), "commit": commit(),
         "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": {"cpu": cpu(), "cores": os.cpu_count(), "gpu": None, "driver": None},
         "model": model, "time_shares": {f"{keep:g}": share for keep, share in shares.items()},
         "results": entries}
+
+
+def command_line():
+    """The command, with paths inside the project relative to its root."""
+    return shlex.join(word.replace(f"{ROOT}/", "") for word in sys.argv)
 
 
 def commit():
