@@ -41,7 +41,8 @@ template <class Element>
 class layer_benchmark {
  public:
   using real = lrmoe::accumulate_t<Element>;
-  using estimator = lrmoe::any_estimator<lrmoe::exact, lrmoe::pps, lrmoe::top, lrmoe::uniform>;
+  using estimator = lrmoe::any_estimator<lrmoe::exact, lrmoe::pps, lrmoe::top,
+                                         lrmoe::top_plus_sampled, lrmoe::uniform>;
   using policies =
       lrmoe::policies<lrmoe::softmax_top_k, lrmoe::fixed_fraction, lrmoe::lrm_score, estimator>;
   using layer = lrmoe::moe_layer<Element, bench::host_backend, policies>;
@@ -162,7 +163,8 @@ class layer_benchmark {
       if (const auto balanced = time_ratio(one, one.balanced))
         fields["ratio_to_balanced"] = *balanced;
       if (const auto share = selection_share(one)) {
-        fields.update({{"selection_share", *share},
+        fields.update({{"saved_activation_bytes", one.layer->saved_bytes},
+                       {"selection_share", *share},
                        {"selection_ms", selection_seconds(*one.layer) * 1e3},
                        {"pack_ms", pack_seconds(one) * 1e3}});
       }
@@ -179,6 +181,7 @@ class layer_benchmark {
     double measured_seconds = 0;
     double forward_flops = 0;
     double full_flops = 0;
+    std::int64_t saved_bytes = 0;  ///< activations kept from forward to backward
   };
 
   /// One line of the table: a series of a measured case.
@@ -224,16 +227,26 @@ class layer_benchmark {
         if (name == "pps") add_layer(routing, keep, name, lrmoe::pps{});
         if (name == "top") add_layer(routing, keep, name, lrmoe::top{});
         if (name == "uniform") add_layer(routing, keep, name, lrmoe::uniform{});
+        if (name == "top_plus_sampled") add_layer(routing, keep, name, lrmoe::top_plus_sampled{});
+      }
+      for (const auto& saved : options_.saved) {
+        if (saved == "recompute")
+          add_layer(routing, keep, "pps", lrmoe::pps{}, lrmoe::saved_activations::recompute);
+        if (saved == "proxy")
+          add_layer(routing, keep, "pps", lrmoe::pps{}, lrmoe::saved_activations::proxy);
       }
     }
   }
 
   void add_layer(const bench::routed_tokens<real>& routing, double keep,
-                 const std::string& estimator_name, const estimator& chosen) {
-    // The default rule goes without saying.
-    const std::string rule = estimator_name == "exact" || estimator_name == "pps"
-                                 ? fmt::format("keep={}", keep)
-                                 : fmt::format("keep={}/estimator={}", keep, estimator_name);
+                 const std::string& estimator_name, const estimator& chosen,
+                 lrmoe::saved_activations saved = lrmoe::saved_activations::save) {
+    // Default rules go without saying.
+    std::string rule = estimator_name == "exact" || estimator_name == "pps"
+                           ? fmt::format("keep={}", keep)
+                           : fmt::format("keep={}/estimator={}", keep, estimator_name);
+    if (saved == lrmoe::saved_activations::recompute) rule += "/save=recompute";
+    if (saved == lrmoe::saved_activations::proxy) rule += "/save=proxy";
     const auto prefix = [&](const std::string& kind) {
       return fmt::format("layer/{}/{}/", options_.path(), kind);
     };
@@ -242,8 +255,9 @@ class layer_benchmark {
     const lrmoe::fixed_fraction quota{.keep = keep};
     std::int64_t kept = 0;
     for (const auto count : routing.counts) kept += quota.of(static_cast<index_type>(count));
-    const auto number =
-        harness_.add(mine.name, [this, &routing, &mine, quota, chosen, kept](int repetition) {
+    const auto number = harness_.add(
+        mine.name, [this, &routing, &mine, quota, chosen, saved, kept](int repetition) {
+          layer_.policies().saved = saved;
           return step(routing, mine, quota, chosen, kept, repetition);
         });
 
@@ -283,6 +297,7 @@ class layer_benchmark {
       seconds[full_series] = time.seconds();
     }
     if (repetition >= 0) mine.measured_seconds += seconds[full_series];
+    mine.saved_bytes = layer_.planned_memory()[lrmoe::memory_category::saved_activations];
     mine.forward_flops = problem_.forward_flops();
     mine.full_flops = mine.forward_flops + report.routed.flops + report.shared.flops;
 
@@ -413,6 +428,7 @@ class layer_benchmark {
   /// look up what is kept; and copying the kept rows, which happens inside the operations.
   double selection_seconds(const layer_case& one) const {
     return (one.times.seconds_in("lrmoe::moe_layer::select") +
+            one.times.seconds_in("lrmoe::moe_layer::certify") +
             one.times.seconds_in("lrmoe::kept_pairs::gather") +
             one.times.seconds_in("lrmoe::kept_pairs::spread")) /
            harness_.repetitions();

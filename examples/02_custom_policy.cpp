@@ -6,6 +6,7 @@
 #include <iomanip>
 #include <iostream>
 #include <random>
+#include <span>
 
 #include <lrmoe/lrmoe.hpp>
 #include <lrmoe/openmp/backend.hpp>
@@ -24,26 +25,16 @@ struct peak_capped_fraction {
                    " is below 1: the busiest expert cannot keep less than the mean");
   }
 
-  std::int64_t capacity(std::int64_t P, std::int64_t E) const {
-    return std::min(P, static_cast<std::int64_t>(std::ceil(keep * static_cast<double>(P))) + E);
-  }
+  static constexpr bool uses_history() { return false; }
 
-  template <class ExecutionSpace, class Device>
-  void assign(const ExecutionSpace& space,
-              const lrmoe::vector_view<const lrmoe::index_type, Device>& counts,
-              const lrmoe::vector_view<lrmoe::index_type, Device>& quotas) const {
-    const auto self = *this;
-    Kokkos::parallel_for(
-        "example::peak_capped_fraction::assign",
-        Kokkos::RangePolicy<ExecutionSpace>(space, 0, counts.extent(0)),
-        KOKKOS_LAMBDA(const std::int64_t e) {
-          // Every thread sums all counts: E is small, and a second kernel would need a buffer.
-          double total = 0;
-          for (std::size_t i = 0; i < counts.extent(0); ++i) total += counts(i);
-          const double cap = Kokkos::floor(self.peak * self.keep * total / counts.extent(0));
-          const double share = Kokkos::ceil(self.keep * counts(e));
-          quotas(e) = static_cast<lrmoe::index_type>(Kokkos::min(share, Kokkos::max(cap, 1.0)));
-        });
+  void assign(const lrmoe::quota_request& request, std::span<lrmoe::index_type> quotas) const {
+    double total = 0;
+    for (const auto L : request.counts) total += L;
+    const double cap = std::max(1.0, std::floor(peak * keep * total / double(quotas.size())));
+    for (std::size_t e = 0; e < quotas.size(); ++e) {
+      const double share = std::ceil(keep * request.counts[e]);
+      quotas[e] = static_cast<lrmoe::index_type>(std::min(share, cap));
+    }
   }
 };
 
@@ -106,12 +97,11 @@ void run(const char* title, const problem& given, const Policies& policies) {
       layer.backward(given.d_out, {given.gate_up, given.down}, dx, d_logits, {d_gate_up, d_down});
 
   const auto& plan = layer.last_plan();
-  const auto counts = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace{}, plan.counts);
-  const auto quotas = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace{}, plan.quotas);
   std::cout << title << "\nexpert  pairs  quota\n";
   for (int e = 0; e < E; ++e) {
-    std::cout << std::setw(6) << e << std::setw(7) << counts(e) << std::setw(7) << quotas(e)
-              << '\n';
+    const auto expert = static_cast<std::size_t>(e);
+    std::cout << std::setw(6) << e << std::setw(7) << plan.counts[expert] << std::setw(7)
+              << plan.quotas[expert] << '\n';
   }
   std::cout << report << "\n";
 }

@@ -1,6 +1,7 @@
 // Which types model the library's concepts, and which do not: decided by the compiler.
 #include <memory>
 
+#include <lrmoe/estimator/top_plus_sampled.hpp>
 #include <lrmoe/lrmoe.hpp>
 #include <lrmoe/openmp/backend.hpp>
 
@@ -63,14 +64,21 @@ static_assert(!lrmoe::scorer<lrmoe::fixed_fraction>);
 // ---- estimators
 static_assert(lrmoe::estimator<lrmoe::pps>);
 static_assert(lrmoe::estimator<lrmoe::top>);
+static_assert(lrmoe::estimator<lrmoe::top_plus_sampled>);
 static_assert(lrmoe::estimator<lrmoe::uniform>);
 static_assert(lrmoe::estimator<lrmoe::exact>);
 static_assert(lrmoe::estimator<lrmoe::any_estimator<lrmoe::pps, lrmoe::top>>);
 static_assert(!lrmoe::estimator<lrmoe::lrm_score>);
 struct estimator_that_does_not_say {
+  void validate() const {}
   bool keeps_all() const { return false; }
 };
 static_assert(!lrmoe::estimator<estimator_that_does_not_say>);
+struct estimator_without_validation {
+  bool keeps_all() const { return false; }
+  bool unbiased() const { return true; }
+};
+static_assert(!lrmoe::estimator<estimator_without_validation>);
 // A run-time estimator takes its own alternatives and nothing else.
 using pps_or_top = lrmoe::any_estimator<lrmoe::pps, lrmoe::top>;
 static_assert(std::is_constructible_v<pps_or_top, lrmoe::top>);

@@ -103,11 +103,16 @@ TEMPLATE_TEST_CASE("a reduced backward pass equals the oracle that is given the 
     policies_of<Router> policies;
     policies.router = router_for<Router>(kind, shape.E);
     const std::vector<any_estimator> estimators{
-        lrmoe::pps{seed}, lrmoe::top{}, lrmoe::uniform{seed, true}, lrmoe::uniform{seed, false}};
+        lrmoe::pps{seed},
+        lrmoe::top{},
+        lrmoe::uniform{seed, true},
+        lrmoe::uniform{seed, false},
+        lrmoe::top_plus_sampled{seed},
+        lrmoe::pps{.seed = seed, .order = lrmoe::pps_order::shuffled, .joint = true}};
     for (const auto& estimator : estimators)
       for (const double keep : {0.1, 0.5}) {
         policies.estimator = estimator;
-        policies.quota = {keep, 1, 1};
+        policies.quota.keep = keep;
         const auto report = run_and_check<Router, Element>(p, kind, policies, seed % 1000);
         integer kept = 0;
         for (const auto& pairs : oracle::pairs_by_expert(p.in.experts, shape.E))
@@ -301,15 +306,10 @@ namespace {
 /// A user's quota: experts with odd ids keep nothing.
 struct even_experts_only {
   void validate() const {}
-  std::int64_t capacity(std::int64_t P, std::int64_t /*E*/) const { return P; }
-  template <class ExecutionSpace, class Device>
-  void assign(const ExecutionSpace& space,
-              const lrmoe::vector_view<const index_type, Device>& counts,
-              const lrmoe::vector_view<index_type, Device>& quotas) const {
-    Kokkos::parallel_for(
-        "lrmoe_test::even_experts_only::assign",
-        Kokkos::RangePolicy<ExecutionSpace>(space, 0, counts.extent(0)),
-        KOKKOS_LAMBDA(const std::int64_t e) { quotas(e) = e % 2 == 0 ? (counts(e) + 1) / 2 : 0; });
+  static constexpr bool uses_history() { return false; }
+  void assign(const lrmoe::quota_request& request, std::span<index_type> quotas) const {
+    for (std::size_t e = 0; e < quotas.size(); ++e)
+      quotas[e] = e % 2 == 0 ? (request.counts[e] + 1) / 2 : 0;
   }
 };
 
@@ -328,7 +328,7 @@ TEST_CASE("an expert with tokens and a quota of zero gets no gradient and costs 
                                               lrmoe::uniform{seed, true}};
   for (const auto& estimator : estimators) {
     lrmoe::context<backend> context;
-    layer_of<policies, float> layer(context, shape_of(shape), {{}, {}, {}, estimator});
+    layer_of<policies, float> layer(context, shape_of(shape), {.estimator = estimator});
     const call<float> views(p);
     forward(layer, 0, views);
     const auto report = backward(layer, views);
@@ -355,12 +355,14 @@ TEST_CASE("scorers and quotas choose the pairs that their formulas name", "[laye
   const auto at = oracle::forward(p.in);
   const auto lrm = oracle::lrm_scores(p.in, at, p.d_out);
   const auto check = [&](lrmoe::scorer_kind scorer, const std::vector<double>& size) {
-    policies_of<lrmoe::given_routing> policies;
+    using tiled_policies = lrmoe::policies<lrmoe::given_routing, lrmoe::tile_rounded<>,
+                                           lrmoe::any_scorer, any_estimator>;
+    tiled_policies policies;
     policies.scorer.kind = scorer;
     policies.estimator = lrmoe::top{};
-    policies.quota = {0.3, 1, 4};
+    policies.quota = {.inner = {.keep = 0.3}, .tile = 4};
     lrmoe::context<backend> context;
-    layer_of<policies_of<lrmoe::given_routing>, float> layer(context, shape_of(shape), policies);
+    layer_of<tiled_policies, float> layer(context, shape_of(shape), policies);
     const call<float> views(p);
     forward(layer, 0, views);
     const auto report = backward(layer, views);

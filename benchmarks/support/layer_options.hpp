@@ -34,6 +34,7 @@ struct options {
   std::vector<std::string> routings{"balanced", "zipf0.6", "zipf1.2"};
   std::vector<double> keeps{1.0, 0.5, 0.25};
   std::vector<std::string> estimators{"pps"};
+  std::vector<std::string> saved{"save"};
   bool products = true;
   bool profile = false;
   bool quick = false;
@@ -130,9 +131,15 @@ inline void declare_options(CLI::App& app, options& o) {
                      : "keep = " + text + " is outside (0, 1]: use 1 to keep every pair";
       })
       ->type_name("REAL...");
-  app.add_option("--estimator", o.estimators, "who chooses the pairs kept: pps, top, uniform")
+  app.add_option("--estimator", o.estimators,
+                 "who chooses the pairs kept: pps, top, top_plus_sampled, uniform")
       ->delimiter(',')
-      ->check(CLI::IsMember({"pps", "top", "uniform"}))
+      ->check(CLI::IsMember({"pps", "top", "top_plus_sampled", "uniform"}))
+      ->type_name("NAME...");
+  app.add_option("--save", o.saved,
+                 "what forward keeps for backward: save, and beside it recompute and proxy (pps)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"save", "recompute", "proxy"}))
       ->type_name("NAME...");
   app.add_flag("!--no-products", o.products, "leave out the expert operations alone");
   count("--repetitions", o.repetitions, 1, "measured repetitions of every case");

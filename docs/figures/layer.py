@@ -14,55 +14,62 @@ from xml.sax.saxutils import escape
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# (region, [(kernel labels without "lrmoe::", what they deliver, does the host wait here)])
+# (region, [(kernel labels without "lrmoe::", or one string for a step on the host; what they deliver;
+#            tag: WAITS where the host waits, OPTIONAL for what only some policies ask for, or None)])
+WAITS, OPTIONAL = "host waits", "if asked for"
+
 FORWARD = [
     ("moe_layer::route", [
-        (["softmax_top_k::route"], "experts (T, K), weights w (T, K)", False),
-        (["check_routing::find"], "verdict", True),
+        (["softmax_top_k::route"], "experts (T, K), weights w (T, K)", None),
+        (["check_routing::find"], "verdict", None),
+        (["expert_sorter::count", "expert_sorter::scan", "expert_sorter::place"],
+         "offsets (E+1); pair_of_row, token_of_row, row_of_pair (P)", None),
+        ("offsets and verdict to the host", "counts L (E)", WAITS),
     ]),
     ("moe_layer::plan", [
-        (["expert_sorter::count", "expert_sorter::scan", "expert_sorter::place"],
-         "offsets (E+1); pair_of_row, token_of_row, row_of_pair (P)", False),
-        (["controller::count"], "counts L (E)", False),
-        (["fixed_fraction::assign"], "quotas q (E)", False),
-        (["controller::kept_offsets"], "kept_offsets (E+1)", False),
+        ("host: costs, forecast, quota policy", "quotas q (E)", None),
+        ("host: sizes of all buffers, memory check", "M kept pairs; kept_offsets (E+1)", None),
     ]),
     ("moe_layer::experts", [
-        (["gate_up::tile"], "pre = [g u] (P, 2F), h (P, F), ‖h‖ (P)", False),
-        (["down::tile"], "rows y (P, D)", False),
+        (["gate_up::tile"], "pre = [g u] (N, 2F), h (N, F), ‖h‖ (N)", None),
+        (["down::tile"], "rows y (N, D)", None),
     ]),
     ("moe_layer::combine", [
-        (["combine::sum"], "out (T, D)", False),
+        (["combine::sum"], "out (T, D)", None),
     ]),
 ]
 
 BACKWARD = [
     ("moe_layer::select", [
-        (["row_norms::sum"], "‖dO‖ (T)", False),
-        (["score_pairs::score"], "sizes (P), contributions (P)", False),
-        (["pps::select"], "kept rows (M), factors c (M), inclusion π (P)", False),
-        (["certificate::sum"], "certificates (E)", False),
+        (["row_norms::sum"], "‖dO‖ (T)", None),
+        (["score_pairs::score"], "sizes (N), contributions (N)", None),
+        (["pps::select"], "kept rows (M), factors c (M), inclusion π (N)", None),
+        (["certificate::sum"], "certificates (E)", None),
+        (["size_histogram::count"], "pairs by size (E, 256)", OPTIONAL),
     ]),
     (None, [
-        (["kept_pairs::gather"], "tokens (M), weights (M), kept_of_pair (P)", False),
+        (["kept_pairs::gather"], "tokens (M), weights (M), kept_of_pair (P)", None),
+        (["draw_subset::sizes", "draw_subset::tokens"], "second draws: rows for dX, rows for dW", OPTIONAL),
     ]),
     ("moe_layer::experts", [
-        (["down_backward::tile"], "d_pre = [dg du] (M, 2F), c w h (M, F), dw (M)", False),
-        (["weight_gradient::tile"], "dW_down (E, F, D); dW_gate, dW_up (E, D, 2F)", False),
-        (["gate_up_backward::tile"], "rows dx (M, D)", False),
+        (["down_backward::tile"], "d_pre = [dg du] (M, 2F), c w h (M, F), dw (M)", None),
+        (["gate_up_backward::tile"], "rows dx (M, D)", None),
+        (["weight_gradient::tile"], "dW_down (E, F, D); dW_gate, dW_up (E, D, 2F)", None),
+        (["variance_estimate::terms", "variance_estimate::sum"],
+         "expected errors of [dW_gate dW_up] and dX", None),
     ]),
     ("moe_layer::combine", [
-        (["combine::sum"], "dx (T, D)", False),
-        (["kept_pairs::spread"], "d_weights (T, K)", False),
-        (["softmax_top_k::backward"], "d_logits (T, E)", False),
+        (["combine::sum"], "dx (T, D)", None),
+        (["kept_pairs::spread"], "d_weights (T, K)", None),
+        (["softmax_top_k::backward"], "d_logits (T, E)", None),
     ]),
 ]
 
 # What the layer keeps between the passes: (forward region it comes from, lines)
 KEPT = {
-    "moe_layer::route": ["experts (T, K)", "weights (T, K)"],
-    "moe_layer::plan": ["offsets (E+1)", "pair_of_row (P)", "kept_offsets (E+1)"],
-    "moe_layer::experts": ["x (caller's view)", "pre (P, 2F)", "‖h‖ (P)"],
+    "moe_layer::route": ["experts (T, K)", "weights (T, K)", "offsets (E+1)", "pair_of_row (P)"],
+    "moe_layer::plan": ["kept_offsets (E+1)"],
+    "moe_layer::experts": ["x (caller's view)", "pre (N, 2F)", "‖h‖ (N)"],
 }
 
 INK, MUTED, PAPER, PANEL = "#1f2328", "#57606a", "#ffffff", "#f6f8fa"
@@ -101,9 +108,10 @@ def kernel_lines(labels):
     return ", ".join([labels[0]] + ["::" + label[len(entity) + 2:] for label in labels[1:]])
 
 
-def waiting_tag(drawing, x, y):
-    drawing.box(x - 82, y - 13, 82, 18, "#ffebe9", RED, radius=9)
-    drawing.text(x - 41, y, "host waits", 11.5, RED, bold=True, anchor="middle")
+def tag(drawing, x, y, content):
+    fill, color = ("#ffebe9", RED) if content == WAITS else (PAPER, MUTED)
+    drawing.box(x - 82, y - 13, 82, 18, fill, color, radius=9)
+    drawing.text(x - 41, y, content, 11.5, color, bold=content == WAITS, anchor="middle")
 
 
 def column(drawing, x, y, title, subtitle, inputs, regions, color):
@@ -125,11 +133,13 @@ def column(drawing, x, y, title, subtitle, inputs, regions, color):
         if name:
             drawing.text(x + 12, y + 19, name, 13, color, mono=True, bold=True)
         row = y + head
-        for labels, result, waits in kernels:
-            drawing.text(x + 22, row + 15, kernel_lines(labels), 12.5, INK, mono=True)
+        for labels, result, tagged in kernels:
+            on_host = isinstance(labels, str)
+            drawing.text(x + 22, row + 15, labels if on_host else kernel_lines(labels), 12.5, INK,
+                         mono=not on_host)
             drawing.text(x + 34, row + 32, "→ " + result, 12.5, MUTED)
-            if waits:
-                waiting_tag(drawing, x + COLUMN - 10, row + 16)
+            if tagged:
+                tag(drawing, x + COLUMN - 10, row + 16, tagged)
             row += KERNEL_HEIGHT
         places[name] = (y, height)
         y += height
@@ -139,15 +149,15 @@ def column(drawing, x, y, title, subtitle, inputs, regions, color):
 def draw():
     d = Drawing()
     left, right = MARGIN, MARGIN + COLUMN + MIDDLE
-    places, left_end = column(d, left, 18, "moe_layer::forward", "complete: all P pairs",
+    places, left_end = column(d, left, 18, "moe_layer::forward", "complete: all N pairs",
                               "x (T, D) · logits (T, E)", FORWARD, BLUE)
-    _, right_end = column(d, right, 18, "moe_layer::backward", "reduced: M kept pairs of P",
+    _, right_end = column(d, right, 18, "moe_layer::backward", "reduced: M kept pairs of N",
                           "d_out = dO (T, D)", BACKWARD, ORANGE)
     d.arrow(right + COLUMN / 2, right_end, right + COLUMN / 2, right_end + GAP + 2, ORANGE)
     y = right_end + GAP + 4
     d.box(right + 60, y, COLUMN - 120, 28, PAPER, ORANGE, radius=14)
     d.text(right + 76, y + 19, "backward_report", 13, INK, mono=True)
-    waiting_tag(d, right + COLUMN - 72, y + 18)
+    tag(d, right + COLUMN - 72, y + 18, WAITS)
     right_end = y + 28
 
     middle, width = left + COLUMN + 26, MIDDLE - 52
@@ -167,12 +177,17 @@ def draw():
     # Under the shorter forward column: what the picture leaves out.
     notes = [
         "Labels carry the prefix lrmoe:: in a profile. Solid boxes are",
-        "profiling regions, the lines in them kernels. Router, quota and",
-        "estimator labels are those of the default policies.",
+        "profiling regions; the lines in them are kernels or, in plain",
+        "type, steps of the host. Router and estimator are the default",
+        "policies. Of P = T K pairs N exist: all but padding.",
         "",
         "gate_up gathers x; down_backward gathers dO and pre;",
         "weight_gradient gathers x and dO: each reads rows through an",
         "index, no gathered copy of a whole matrix is built.",
+        "",
+        "Saved activations: recompute makes pre of the M kept rows in",
+        "backward; proxy scores and selects in forward, and keeps",
+        "pre of those M rows.",
         "",
         "Shared expert (F_shared > 0): the same operations on one",
         "group of all T tokens, complete in both passes.",
@@ -201,7 +216,8 @@ def unknown_labels():
     used = {"moe_layer::forward", "moe_layer::backward"}
     for name, kernels in FORWARD + BACKWARD:
         used.update([name] if name else [])
-        used.update(label for labels, _, _ in kernels for label in labels)
+        used.update(label for labels, _, _ in kernels if not isinstance(labels, str)
+                    for label in labels)
     return sorted(used - known)
 
 

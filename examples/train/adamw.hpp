@@ -17,23 +17,9 @@ struct adamw_settings {
 
 /// Euclidean norm of all gradients that are not frozen.
 inline double gradient_norm(const parameter_list& parameters) {
-  constexpr std::int64_t chunk_size = 8192;
   double total = 0.0;
-  for (const parameter& p : parameters) {
-    if (p.frozen) continue;
-    std::vector<double> sums(static_cast<std::size_t>((p.size() + chunk_size - 1) / chunk_size));
-    double* const sum_of_chunk = sums.data();
-    const auto gradient = p.gradient;
-    for_chunks("train::adamw::norm", p.size(), chunk_size,
-               [=](std::int64_t chunk, std::int64_t begin, std::int64_t end) {
-                 double sum = 0.0;
-                 const float* g = gradient.data();
-#pragma omp simd reduction(+ : sum)
-                 for (std::int64_t i = begin; i < end; ++i) sum += double(g[i]) * double(g[i]);
-                 sum_of_chunk[chunk] = sum;
-               });
-    for (double sum : sums) total += sum;
-  }
+  for (const parameter& p : parameters)
+    if (!p.frozen) total += squared_norm(p.gradient);
   return std::sqrt(total);
 }
 

@@ -28,7 +28,8 @@ class command_line {
          "kept for validation")
         ->required()
         ->default_str("");
-    text("--output", o.output, "DIR", "folder for log and checkpoint, made if missing")->required();
+    text("--output", o.output, "DIR",
+         "folder for log and checkpoint, made if missing; required but for --plan-only");
     choice("--method", o.method, method_names,
            "exact: every pair takes part in backward. lrmoe: backward of the share --keep of the "
            "pairs, chosen by --estimator. Controls of equal MoE-layer time, all exact: "
@@ -40,10 +41,45 @@ class command_line {
            "how lrmoe chooses pairs. pps: by chance, with probability proportional to the root of "
            "the score, unbiased. top: the highest scores, the published rule, biased. uniform: by "
            "chance with equal probability, unbiased. uniform-unscaled: the same without weights "
-           "1/probability, biased.");
+           "1/probability, biased. pps-shuffled: pps in random instead of token order. "
+           "top-plus-sampled: half the quota the highest scores, half a sample of the rest, "
+           "unbiased.");
+    choice(
+        "--controller", o.controller, controller_names,
+        "how many pairs lrmoe keeps. fixed-fraction: --keep of every expert's. shared-threshold: "
+        "--keep of each layer's, spread over its experts so that noise is least. error-bounded: "
+        "the "
+        "fewest with V/S at most --epsilon. time-optimal: what reaches a loss soonest by its own "
+        "forecast. annealed: from all to --keep over the first half of the run. memory-network: "
+        "all "
+        "that --memory-budget and --step-budget allow, which also cap every other rule.");
     real("--keep", o.keep, 0.0, 1.0,
          "share of each expert's pairs kept for backward, in (0, 1]; for smaller-batch and "
          "fewer-steps the share whose time they match");
+    real("--epsilon", o.epsilon, 0.0, 1e6,
+         "noise that error-bounded may add, relative to the batch's own");
+    real(
+        "--noise-weight", o.noise_weight, 0.0, 1.0,
+        "share of gradient noise in the steps needed that time-optimal assumes; 1: the worst case");
+    size("--memory-budget", o.memory_budget_bytes,
+         "most memory of the MoE layers with their weights, gradients and optimizer state, for "
+         "example 2GiB or 500MB; 0: no limit");
+    real("--step-budget", o.step_budget_ms, 0.0, 1e9,
+         "most predicted time of a layer's call, in milliseconds; 0: no limit");
+    size("--link", o.link_bytes_per_s,
+         "bandwidth between ranks in bytes a second, for example 1250MB, for predictions; 0: that "
+         "of --calibration");
+    text("--calibration", o.calibration, "FILE",
+         "rates of this machine as lrmoe_calibrate writes them; default round numbers");
+    choice("--save", o.saved, saved_names,
+           "what MoE layers keep from forward to backward. save: g and u of every pair. recompute: "
+           "nothing, kept pairs are computed again. proxy: kept pairs alone, chosen in forward.");
+    real("--dx-share", o.dx_share, 0.0, 1.0, "share of the kept pairs that enter dX");
+    real("--dw-share", o.dw_share, 0.0, 1.0, "share of the kept pairs that enter dW");
+    choice("--router-gradient", o.router_gradient, router_gradient_names,
+           "dropped pairs' part in the router's gradient. kept: none. exact: by one more product. "
+           "sketch: by --sketch-size random directions.");
+    count("--sketch-size", o.sketch_size, 1, "random directions of the sketch, at most 1024");
     choice("--scorer", o.scorer, scorer_names,
            "what ranks pairs. lrm: squared norm of the pair's gradient of W_down. routing_weight, "
            "gradient_norm, random: for comparison.");
@@ -87,6 +123,8 @@ class command_line {
     count("--threads", o.threads, 0, "threads; 0: OMP_NUM_THREADS, or all cores");
     text("--json-log", o.json_log, "FILE", "log, one JSON object a line; default OUTPUT/log.jsonl");
     text("--json", o.json, "FILE", "results in the format that all tools share; default none");
+    app_.add_flag("--plan-only", o.plan_only,
+                  "print the plan of the first step as a table, and train nothing");
     app_.add_flag("--quiet", o.quiet, "print errors only");
     app_.set_version_flag("--version", "lrmoe_train " LRMOE_VERSION_STRING, "print the version");
     app_.set_help_flag("--help", "print this text");
@@ -162,6 +200,18 @@ class command_line {
     app_.add_option(flag, value, wrapped(help))
         ->check(within(least, std::int64_t{1} << 40))
         ->type_name("INT");
+  }
+
+  void size(const std::string& flag, std::uint64_t& value, const std::string& help) {
+    app_.add_option(flag, value, wrapped(help))
+        ->transform(CLI::AsSizeValue(true))
+        // Comes before the one above, which would take a negative number for a huge one.
+        ->transform(CLI::Validator(
+            [](std::string& given) {
+              return given.starts_with('-') ? given + " is negative" : std::string();
+            },
+            ""))
+        ->type_name("BYTES");
   }
 
   void real(const std::string& flag, double& value, double least, double most,

@@ -55,14 +55,15 @@ class load_balance {
                });
     space().fence("train::load_balance: counts and sums are read");
     double pairs = 0.0;
-    for (std::int64_t e = 0; e < experts; ++e) pairs += counts(e);
+    for (const auto count : counts) pairs += count;
     double loss = 0.0;
     const std::int64_t chunks = (rows + rows_per_chunk - 1) / rows_per_chunk;
     for (std::int64_t e = 0; e < experts; ++e) {
       double total = 0.0;
       for (std::int64_t chunk = 0; chunk < chunks; ++chunk) total += partial(chunk, e);
-      share(e) = static_cast<float>(counts(e) / pairs);
-      loss += static_cast<double>(experts) * counts(e) / pairs * total / static_cast<double>(rows);
+      const double count = counts[static_cast<std::size_t>(e)];
+      share(e) = static_cast<float>(count / pairs);
+      loss += static_cast<double>(experts) * count / pairs * total / static_cast<double>(rows);
     }
     const auto factor =
         static_cast<float>(coefficient * static_cast<double>(experts) / static_cast<double>(rows));

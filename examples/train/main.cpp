@@ -23,6 +23,10 @@ int run(const train::options& options, int argc, char** argv) {
   std::optional<bench::result_file> results;
   if (!options.json.empty()) results.emplace(options.json);
   train::trainer trainer(options);
+  if (options.plan_only) {
+    trainer.print_plan();
+    return 0;
+  }
   if (!trainer.run()) return 130;
   if (results)
     results->write(train::result_document(options, trainer.summary(),

@@ -25,6 +25,12 @@ struct model_shape {
   double balance = 0.0;  // coefficient of the load-balancing loss
 };
 
+/// What MoE layers may use, and what they take the machine to be capable of.
+struct moe_limits {
+  std::int64_t memory_bytes = 0;  // 0: no limit
+  lrmoe::machine_rates rates{};
+};
+
 /// Decoder-only language model.
 ///   x = embedding(tokens)
 ///   for each block: x += attention(norm(x)); x += experts(norm(x))
@@ -33,7 +39,7 @@ struct model_shape {
 class language_model {
  public:
   language_model(parameter_list& parameters, const model_shape& shape, const moe_policies& policies,
-                 std::int64_t max_sequences)
+                 const moe_limits& limits, std::int64_t max_sequences)
       : shape_(shape),
         table_(parameters, "embedding", shape.vocabulary, shape.width, 0.02),
         final_norm_(parameters, "final_norm", shape.width, max_sequences * shape.context),
@@ -42,6 +48,8 @@ class language_model {
         losses_("losses", max_sequences * shape.context),
         dstream_("dstream", max_sequences * shape.context, shape.width),
         dnormed_("dnormed", max_sequences * shape.context, shape.width) {
+    environment_.rates = limits.rates;
+    environment_.memory.set_budget_bytes(limits.memory_bytes);
     const std::int64_t rows = max_sequences * shape.context;
     const double input_deviation = 1.0 / std::sqrt(static_cast<double>(shape.width));
     // Outputs that are added to the stream start smaller, the more of them there are.
@@ -75,6 +83,25 @@ class language_model {
     const double loss = forward(step, input, target, true);
     backward(input);
     return loss;
+  }
+
+  /// Plans the MoE layers for a batch by a forward pass, and changes nothing.
+  void plan(std::int64_t step, const const_tokens& input, const const_tokens& target) {
+    forward(step, input, target, true);
+  }
+
+  /// The MoE layer of each block.
+  std::vector<moe_block::layer*> moe_layers() {
+    std::vector<moe_block::layer*> layers;
+    for (const auto& b : blocks_) layers.push_back(&b->moe.experts());
+    return layers;
+  }
+
+  /// Squared norm of dW_down of all blocks, as accumulated.
+  double moe_down_squared_norm() const {
+    double sum = 0.0;
+    for (const auto& b : blocks_) sum += b->moe.down_squared_norm();
+    return sum;
   }
 
   /// What the MoE layers did in the last train(), summed.

@@ -4,30 +4,25 @@
 #include <cmath>
 #include <string>
 
-#include <lrmoe/estimator/any_estimator.hpp>
-#include <lrmoe/estimator/exact.hpp>
-#include <lrmoe/estimator/top.hpp>
-#include <lrmoe/estimator/uniform.hpp>
 #include <lrmoe/layer.hpp>
+#include <lrmoe/memory/expert_memory.hpp>
 #include <lrmoe/openmp/backend.hpp>
-#include <lrmoe/scoring/any_scorer.hpp>
 
 #include "linear.hpp"
 #include "load_balance.hpp"
+#include "moe_policies.hpp"
 
 namespace train {
 
 using moe_backend = lrmoe::openmp::backend<>;
 using moe_environment = lrmoe::context<moe_backend>;
-using moe_estimator = lrmoe::any_estimator<lrmoe::exact, lrmoe::pps, lrmoe::top, lrmoe::uniform>;
-using moe_policies =
-    lrmoe::policies<lrmoe::softmax_top_k, lrmoe::fixed_fraction, lrmoe::any_scorer, moe_estimator>;
-
 /// Mixture of experts: the router's projection, which the library leaves to its user, the library's
 /// layer, and the load-balancing loss.
 ///   logits = x W_router;  y = moe_layer(x, logits)
 class moe_block {
  public:
+  using layer = lrmoe::moe_layer<float, moe_backend, moe_policies>;
+
   moe_block(parameter_list& parameters, const std::string& name, moe_environment& environment,
             const lrmoe::layer_shape& shape, const moe_policies& policies, double balance,
             std::uint32_t layer_id, std::int64_t max_rows, double output_share)
@@ -51,10 +46,12 @@ class moe_block {
     gradients_ = {view(gate_up_.gradient, shape.D, 2 * shape.F, shape.E),
                   view(down_.gradient, shape.F, shape.D, shape.E)};
     // The ledger sees what the library allocates; the experts' tensors belong to it by meaning.
-    const std::int64_t bytes = (gate_up_.size() + down_.size()) * std::int64_t{sizeof(float)};
-    environment.memory.add(lrmoe::memory_category::expert_weights, bytes);
-    environment.memory.add(lrmoe::memory_category::gradients, bytes);
-    environment.memory.add(lrmoe::memory_category::optimizer, 2 * bytes);
+    const lrmoe::memory_use use = lrmoe::expert_memory<float>(shape, {.experts = shape.E});
+    for (const auto category :
+         {lrmoe::memory_category::expert_weights, lrmoe::memory_category::gradients,
+          lrmoe::memory_category::optimizer}) {
+      environment.memory.add(category, use[category]);
+    }
   }
 
   /// x (T, D), y (T, D) overwritten. x stays unchanged until backward.
@@ -76,6 +73,9 @@ class moe_block {
     router_.backward(x, dlogits, dx, 1.0f);
   }
 
+  /// Squared norm of dW_down as accumulated.
+  double down_squared_norm() const { return train::squared_norm(down_.gradient); }
+
   /// Drops the experts' weight gradients: their products are skipped, their weights stay.
   void freeze_experts() {
     gradients_ = {};
@@ -83,13 +83,14 @@ class moe_block {
     down_.frozen = true;
   }
 
+  const layer& experts() const { return layer_; }
+  layer& experts() { return layer_; }
+
   /// Of the last backward.
   const lrmoe::backward_report& report() const { return report_; }
   double balance_loss() const { return balance_loss_; }
 
  private:
-  using layer = lrmoe::moe_layer<float, moe_backend, moe_policies>;
-
   linear router_;
   parameter& gate_up_;
   parameter& down_;

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <lrmoe/estimator/gradient_scope.hpp>
+#include <lrmoe/memory/saved_activations.hpp>
 #include <lrmoe/scoring/any_scorer.hpp>
 
 #include "checkpoint.hpp"
@@ -15,7 +17,15 @@ namespace train {
 
 /// How a run saves MoE-layer time; a run with `exact` saves none.
 enum class method { exact, lrmoe, smaller_batch, fewer_steps, frozen_experts };
-enum class estimator_choice { pps, top, uniform, uniform_unscaled };
+enum class estimator_choice { pps, pps_shuffled, top, top_plus_sampled, uniform, uniform_unscaled };
+enum class controller_choice {
+  fixed_fraction,
+  shared_threshold,
+  error_bounded,
+  time_optimal,
+  annealed,
+  memory_network
+};
 
 /// Names on the command line and in logs.
 template <class Choice>
@@ -27,9 +37,26 @@ inline const names<method> method_names{{"exact", method::exact},
                                         {"frozen-experts", method::frozen_experts}};
 inline const names<estimator_choice> estimator_names{
     {"pps", estimator_choice::pps},
+    {"pps-shuffled", estimator_choice::pps_shuffled},
     {"top", estimator_choice::top},
+    {"top-plus-sampled", estimator_choice::top_plus_sampled},
     {"uniform", estimator_choice::uniform},
     {"uniform-unscaled", estimator_choice::uniform_unscaled}};
+inline const names<controller_choice> controller_names{
+    {"fixed-fraction", controller_choice::fixed_fraction},
+    {"shared-threshold", controller_choice::shared_threshold},
+    {"error-bounded", controller_choice::error_bounded},
+    {"time-optimal", controller_choice::time_optimal},
+    {"annealed", controller_choice::annealed},
+    {"memory-network", controller_choice::memory_network}};
+inline const names<lrmoe::saved_activations> saved_names{
+    {"save", lrmoe::saved_activations::save},
+    {"recompute", lrmoe::saved_activations::recompute},
+    {"proxy", lrmoe::saved_activations::proxy}};
+inline const names<lrmoe::router_gradient> router_gradient_names{
+    {"kept", lrmoe::router_gradient::kept},
+    {"exact", lrmoe::router_gradient::exact},
+    {"sketch", lrmoe::router_gradient::sketch}};
 inline const names<lrmoe::scorer_kind> scorer_names{
     {"lrm", lrmoe::scorer_kind::lrm},
     {"routing_weight", lrmoe::scorer_kind::routing_weight},
@@ -52,7 +79,20 @@ struct options {
   train::method method = method::exact;
   estimator_choice estimator = estimator_choice::pps;
   lrmoe::scorer_kind scorer = lrmoe::scorer_kind::lrm;
+  controller_choice controller = controller_choice::fixed_fraction;
   double keep = 0.25;
+  double epsilon = 0.25;
+  double noise_weight = 1.0;
+  double step_budget_ms = 0.0;            // 0: none
+  std::uint64_t memory_budget_bytes = 0;  // 0: none
+  std::uint64_t link_bytes_per_s = 0;     // 0: the calibration's
+  std::string calibration;                // empty: default rates
+  lrmoe::saved_activations saved = lrmoe::saved_activations::save;
+  double dx_share = 1.0;
+  double dw_share = 1.0;
+  lrmoe::router_gradient router_gradient = lrmoe::router_gradient::kept;
+  std::int64_t sketch_size = 8;
+  bool plan_only = false;
   std::uint64_t seed = 0;
 
   std::int64_t steps = 300;
@@ -99,7 +139,17 @@ struct options {
     return {{"method", name_of(method_names, method)},
             {"estimator", name_of(estimator_names, estimator)},
             {"scorer", name_of(scorer_names, scorer)},
+            {"controller", name_of(controller_names, controller)},
             {"keep", keep},
+            {"epsilon", epsilon},
+            {"noise_weight", noise_weight},
+            {"step_budget_ms", step_budget_ms},
+            {"memory_budget_bytes", memory_budget_bytes},
+            {"save", name_of(saved_names, saved)},
+            {"dx_share", dx_share},
+            {"dw_share", dw_share},
+            {"router_gradient", name_of(router_gradient_names, router_gradient)},
+            {"sketch_size", sketch_size},
             {"seed", seed},
             {"steps", steps},
             {"batch", batch},
@@ -140,6 +190,15 @@ inline std::string conflict(const options& o) {
   if (o.used_warmup() >= o.used_steps())
     return fmt::format("--warmup {} leaves nothing of --steps {}: lower it", o.used_warmup(),
                        o.used_steps());
+  for (const auto& [flag, share] :
+       {std::pair{"--dx-share", o.dx_share}, std::pair{"--dw-share", o.dw_share}})
+    if (share <= 0.0)
+      return fmt::format("{} {} is outside (0, 1]: use 1 for all kept pairs", flag, share);
+  if (o.output.empty() && !o.plan_only) return "--output is required";
+  if (o.sketch_size > 1024) return fmt::format("--sketch-size {} is more than 1024", o.sketch_size);
+  if (o.controller == controller_choice::memory_network && o.memory_budget_bytes == 0 &&
+      o.step_budget_ms == 0.0)
+    return "--controller memory-network needs a limit: give --memory-budget or --step-budget";
   if (o.resume && o.overwrite) return "--resume and --overwrite exclude each other";
   return {};
 }

@@ -5,6 +5,7 @@
 #include <deque>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "host.hpp"
 #include "random.hpp"
@@ -23,6 +24,25 @@ struct parameter {
 
   std::int64_t size() const { return static_cast<std::int64_t>(value.extent(0)); }
 };
+
+/// Sum of squares, in double; each chunk in order, then the chunks.
+inline double squared_norm(const vector& values) {
+  constexpr std::int64_t chunk_size = 8192;
+  const auto size = static_cast<std::int64_t>(values.extent(0));
+  std::vector<double> sums(static_cast<std::size_t>((size + chunk_size - 1) / chunk_size));
+  double* const sum_of_chunk = sums.data();
+  for_chunks("train::parameters::squared_norm", size, chunk_size,
+             [=](std::int64_t chunk, std::int64_t begin, std::int64_t end) {
+               double sum = 0.0;
+               const float* v = values.data();
+#pragma omp simd reduction(+ : sum)
+               for (std::int64_t i = begin; i < end; ++i) sum += double(v[i]) * double(v[i]);
+               sum_of_chunk[chunk] = sum;
+             });
+  double total = 0.0;
+  for (const double sum : sums) total += sum;
+  return total;
+}
 
 /// All trained tensors of a model in the order of their creation, which is also their order in a
 /// checkpoint and their random stream. References stay valid.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <limits>
@@ -10,10 +11,14 @@
 #include <sys/resource.h>
 
 #include "adamw.hpp"
+#include "calibration.hpp"
 #include "checkpoint.hpp"
 #include "log.hpp"
 #include "model.hpp"
+#include "moe_policies.hpp"
+#include "noise_scale.hpp"
 #include "options.hpp"
+#include "plan_table.hpp"
 #include "progress.hpp"
 #include "schedule.hpp"
 #include "stop_signal.hpp"
@@ -35,7 +40,7 @@ class trainer {
       : options_(o),
         data_(o.data, o.context),
         parameters_(o.seed),
-        model_(parameters_, shape_of(o), policies_of(o), o.used_batch()),
+        model_(parameters_, shape_of(o), policies_of(o), limits_of(o), o.used_batch()),
         schedule_{o.learning_rate, o.used_warmup(), o.used_steps()},
         input_("input", o.used_batch() * o.context),
         target_("target", o.used_batch() * o.context),
@@ -43,7 +48,16 @@ class trainer {
         screen_(o.quiet, std::max<std::int64_t>(1, o.used_steps() / 20)) {
     settings_["data_bytes"] = data_.size();
     settings_["data_checksum"] = fmt::format("{:016x}", data_.content_checksum());
-    open_output();
+    if (!o.plan_only) open_output();
+  }
+
+  /// Prints the plan of the first step, of every MoE layer, and changes nothing.
+  void print_plan() {
+    load_batch(0);
+    model_.plan(0, input_, target_);
+    std::int64_t block = 0;
+    for (const auto* layer : model_.moe_layers())
+      print_layer_plan(block++, *layer, model_.moe_memory());
   }
 
   /// Trains to the last step, or to `until`, or to the current step's end once a stop is asked for,
@@ -126,29 +140,16 @@ class trainer {
             o.balance};
   }
 
-  static moe_policies policies_of(const options& o) {
-    moe_policies policies;
-    policies.quota.keep = o.keep;
-    policies.scorer.kind = o.scorer;
-    if (o.method != method::lrmoe) {
-      policies.estimator = lrmoe::exact{};
-      return policies;
+  static moe_limits limits_of(const options& o) {
+    moe_limits limits;
+    if (!o.calibration.empty()) limits.rates = read_calibration(o.calibration);
+    if (o.link_bytes_per_s > 0) {
+      limits.rates.inside.bytes_per_s = static_cast<double>(o.link_bytes_per_s);
+      limits.rates.across.bytes_per_s = static_cast<double>(o.link_bytes_per_s);
     }
-    switch (o.estimator) {
-      case estimator_choice::pps:
-        policies.estimator = lrmoe::pps{o.seed};
-        break;
-      case estimator_choice::top:
-        policies.estimator = lrmoe::top{};
-        break;
-      case estimator_choice::uniform:
-        policies.estimator = lrmoe::uniform{o.seed, true};
-        break;
-      case estimator_choice::uniform_unscaled:
-        policies.estimator = lrmoe::uniform{o.seed, false};
-        break;
-    }
-    return policies;
+    limits.memory_bytes = static_cast<std::int64_t>(
+        std::min<std::uint64_t>(o.memory_budget_bytes, std::numeric_limits<std::int64_t>::max()));
+    return limits;
   }
 
   std::string checkpoint_path() const { return options_.output + "/checkpoint.bin"; }
@@ -198,14 +199,18 @@ class trainer {
                             space().concurrency()));
   }
 
+  void load_batch(std::int64_t step) {
+    for (std::int64_t b = 0; b < options_.used_batch(); ++b)
+      data_.copy(data_.training_start(options_.seed, step, b), b * options_.context, input_,
+                 target_);
+  }
+
   void one_step() {
     Kokkos::Profiling::ScopedRegion region("train::step");
     const double start = seconds_now();
     if (options_.method == method::frozen_experts && state_.step >= options_.used_warmup())
       model_.freeze_experts();
-    for (std::int64_t b = 0; b < options_.used_batch(); ++b)
-      data_.copy(data_.training_start(options_.seed, state_.step, b), b * options_.context, input_,
-                 target_);
+    load_batch(state_.step);
     parameters_.zero_gradients();
     const double moe_before = model_.moe_time().seconds();
     const double loss = model_.train(state_.step, input_, target_);
@@ -224,6 +229,7 @@ class trainer {
     ++state_.step;
     state_.moe_seconds += moe_seconds;
     const lrmoe::backward_report moe = model_.moe_report();
+    noise_scale_.add(moe.certified, model_.moe_down_squared_norm());
     const double tokens_per_second = static_cast<double>(tokens_per_step()) / step_seconds;
     log_->write({{"type", "step"},
                  {"step", state_.step},
@@ -237,6 +243,11 @@ class trainer {
                  {"kept_fraction", moe.kept_fraction()},
                  {"noise_ratio", moe.noise_ratio()},
                  {"worst_case_time_ratio", moe.worst_case_time_ratio()},
+                 {"relative_error", noise_scale_.relative_error()},
+                 {"bias_bound", moe.certified.bias_bound},
+                 {"gate_up_variance", moe.variance.gate_up},
+                 {"dx_variance", moe.variance.dx},
+                 {"noise_scale_tokens", noise_scale_.tokens(tokens_per_step())},
                  {"balance_loss", model_.balance_loss()},
                  {"moe_peak_bytes", model_.moe_memory().peak_bytes()},
                  {"process_peak_bytes", process_peak_bytes()}});
@@ -295,11 +306,34 @@ class trainer {
                        {"smoothed", state_.smoothed},
                        {"validations", state_.validations},
                        {"moe_seconds_to_target", optional_json(state_.moe_seconds_to_target)},
-                       {"steps_to_target", optional_json(state_.steps_to_target)}},
+                       {"steps_to_target", optional_json(state_.steps_to_target)},
+                       {"noise_scale", noise_scale_.state()},
+                       {"score_histories", score_histories()}},
                       parameters_);
   }
 
+  /// What the quota policies remember, of every MoE layer.
+  json score_histories() {
+    json all = json::array();
+    for (const auto* layer : model_.moe_layers()) {
+      const lrmoe::score_history& past = layer->history();
+      json experts = json::array();
+      for (std::int64_t e = 0; e < past.E(); ++e)
+        experts.push_back(past.knows(e) ? json(past.shares(e)) : json::array());
+      all.push_back({{"noise_correction", past.noise_correction()}, {"shares", experts}});
+    }
+    return all;
+  }
+
   void restore(const json& progress) {
+    noise_scale_.restore(progress.at("noise_scale"));
+    const json& histories = progress.at("score_histories");
+    const auto layers = model_.moe_layers();
+    for (std::size_t i = 0; i < layers.size(); ++i) {
+      std::vector<std::vector<float>> shares = histories.at(i).at("shares");
+      layers[i]->set_history(
+          lrmoe::score_history::restored(shares, histories.at(i).at("noise_correction")));
+    }
     state_.step = progress.at("step");
     state_.moe_seconds = progress.at("moe_seconds");
     state_.wall_seconds = progress.at("wall_seconds");
@@ -336,6 +370,7 @@ class trainer {
   tokens target_;  // (T)
   json settings_;
   progress screen_;
+  noise_scale noise_scale_;
   state state_;
   std::optional<json_log> log_;
 };

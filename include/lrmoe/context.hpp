@@ -2,13 +2,14 @@
 #pragma once
 
 #include <lrmoe/backend.hpp>
+#include <lrmoe/control/cost_model.hpp>
 #include <lrmoe/memory/ledger.hpp>
 #include <lrmoe/memory/workspace.hpp>
 
 namespace lrmoe {
 
 /// What the layers of one model share: the execution space instance they run on, the backend's
-/// expert operations, the memory ledger and the scratch space.
+/// expert operations, the memory ledger, the scratch space, and the rates of the machine.
 /// Work is enqueued on `space` in call order; two contexts are independent of each other. One host
 /// thread at a time may use a context, and it must outlive its layers.
 template <backend Backend>
@@ -24,10 +25,29 @@ class context {
   context(const context&) = delete;
   context& operator=(const context&) = delete;
 
+  /// Layers that live on this context. They share its budget, so plans count with so many alike.
+  std::int64_t layers() const { return layers_; }
+
+  /// Counts a layer for as long as it lives.
+  class registration {
+   public:
+    explicit registration(context& on) : layers_(&on.layers_) { ++*layers_; }
+    registration(registration&& other) noexcept : layers_(other.layers_) { ++*layers_; }
+    registration& operator=(registration&&) = delete;
+    ~registration() { --*layers_; }
+
+   private:
+    std::int64_t* layers_;
+  };
+
   execution_space space;
   ledger memory;
+  machine_rates rates;  ///< what predictions of time go by; set them before the first call
   workspace<device_type> scratch;
   typename Backend::expert_operations operations;
+
+ private:
+  std::int64_t layers_ = 0;
 };
 
 }  // namespace lrmoe

@@ -1,44 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
-#include <array>
+#include <algorithm>
+#include <cmath>
 #include <limits>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include <Kokkos_Profiling_ScopedRegion.hpp>
 
 #include <lrmoe/compaction/combine.hpp>
+#include <lrmoe/compaction/dropped_pairs.hpp>
 #include <lrmoe/compaction/expert_order.hpp>
+#include <lrmoe/compaction/gather_rows.hpp>
 #include <lrmoe/compaction/kept_pairs.hpp>
 #include <lrmoe/context.hpp>
 #include <lrmoe/control/controller.hpp>
-#include <lrmoe/estimator/certificate.hpp>
+#include <lrmoe/control/cost_model.hpp>
+#include <lrmoe/estimator/pair_selector.hpp>
+#include <lrmoe/estimator/variance_estimate.hpp>
+#include <lrmoe/experts/parameters.hpp>
 #include <lrmoe/experts/swiglu.hpp>
+#include <lrmoe/memory/budget_refusal.hpp>
+#include <lrmoe/memory/layer_memory.hpp>
 #include <lrmoe/policies.hpp>
 #include <lrmoe/report.hpp>
 #include <lrmoe/routing/check_routing.hpp>
-#include <lrmoe/scoring/score_pairs.hpp>
+#include <lrmoe/routing/gradient_sketch.hpp>
 
 namespace lrmoe {
-
-/// Weights of one layer, owned by the caller. The shared expert's are empty without one.
-template <class Element, class Device>
-struct expert_weights {
-  tensor_view<const Element, Device> gate_up;           // (E, D, 2F): W_gate then W_up by columns
-  tensor_view<const Element, Device> down;              // (E, F, D)
-  tensor_view<const Element, Device> shared_gate_up{};  // (1, D, 2 F_shared)
-  tensor_view<const Element, Device> shared_down{};     // (1, F_shared, D)
-};
-
-/// Main gradients of one layer, owned by the caller and added to. An empty view means that this
-/// gradient is not wanted: its product is skipped.
-template <class Accumulate, class Device>
-struct expert_gradients {
-  tensor_view<Accumulate, Device> gate_up{};         // (E, D, 2F)
-  tensor_view<Accumulate, Device> down{};            // (E, F, D)
-  tensor_view<Accumulate, Device> shared_gate_up{};  // (1, D, 2 F_shared)
-  tensor_view<Accumulate, Device> shared_down{};     // (1, F_shared, D)
-};
 
 /// A mixture-of-experts layer with a complete forward and a reduced backward pass.
 ///
@@ -66,7 +57,8 @@ class moe_layer {
   using accumulate_type = accumulate_t<Element>;
   using router_type = typename Policies::router_type;
   using router_input = typename router_type::template input<accumulate_type, device_type>;
-  using router_gradient = typename router_type::template gradient<accumulate_type, device_type>;
+  using router_gradient_view =
+      typename router_type::template gradient<accumulate_type, device_type>;
   using weights_type = expert_weights<Element, device_type>;
   using gradients_type = expert_gradients<accumulate_type, device_type>;
   using element_matrix = matrix_view<Element, device_type>;
@@ -78,14 +70,15 @@ class moe_layer {
   moe_layer(context<Backend>& environment, const layer_shape& shape, const Policies& choices = {},
             std::uint32_t layer_id = 0)
       : context_(environment),
+        registration_(environment),
         shape_(shape),
         policies_(choices),
         layer_id_(layer_id),
         sorter_(environment.memory),
-        controller_(environment.memory) {
+        selector_(environment.memory) {
     shape_.validate();
     require(layer_id < 65536, "moe_layer: layer_id = ", layer_id, " must be below 65536");
-    validate_policies();
+    policies_.validate(shape_);
   }
 
   const layer_shape& shape() const { return shape_; }
@@ -98,9 +91,11 @@ class moe_layer {
   ///   out_t = sum_k w_tk FFN_{e_tk}(x_t) + FFN_shared(x_t)
   /// Shapes    x (T, D), out (T, D), input for T tokens; T may differ from call to call, T = 0 works
   /// Expects   out overlaps none of x, the weights and the router's input; row-major contiguous views
-  /// Checked   extents, overlap, policies, and the routing itself: ids, repeats, finite weights
+  /// Checked   extents, overlap, policies, the routing itself (ids, repeats, finite weights), and with a
+  ///           budget in the context's ledger, that forward and backward of this call fit
   /// Throws    argument_error or memory_error, with out untouched and no forward to go backward from
-  /// Order     asynchronous on the context's space but for one fence, after routing
+  /// Order     asynchronous on the context's space but for one fence, after routing and sorting: the
+  ///           host plans from the counts
   /// step      training step: with the policies' seeds it keys the random draws of this call
   void forward(std::uint64_t step, const const_element_matrix& x, const router_input& input,
                const weights_type& weights, const element_matrix& out,
@@ -109,14 +104,17 @@ class moe_layer {
     ready_for_backward_ = false;
     const std::int64_t T = static_cast<std::int64_t>(x.extent(0));
     const auto& [D, F, E, K, F_shared] = shape_;
-    validate_policies();
+    policies_.validate(shape_);
+    context_.rates.validate();
     require(T <= std::numeric_limits<index_type>::max() / K, "moe_layer: T = ", T,
             " tokens times K = ", K, " experts exceed 2^31 - 1 pairs in one call: split the batch");
     detail::require_extents("moe_layer", "x", x, T, D);
     detail::require_extents("moe_layer", "out", out, T, D);
     input.validate(T, E, K);
-    require_weights(weights);
-    require_apart("out", out, x, weights, input);
+    weights.validate(shape_);
+    detail::require_disjoint("moe_layer", "out", out, "x", x);
+    weights.require_disjoint("out", out);
+    input.require_disjoint("out", out);
 
     const auto& space = context_.space;
     tokens_ = T;
@@ -124,25 +122,18 @@ class moe_layer {
     planned_with_ = policies_;
     x_ = x;
     input_ = input;
-    routing_ = {experts_.template matrix<index_type>(T, K),
-                routing_weights_.template matrix<accumulate_type>(T, K)};
-    {
-      Kokkos::Profiling::ScopedRegion step_region("lrmoe::moe_layer::route");
-      policies_.router.route(space, input_, routing_);
-      check_routing(space, routing_, E);
-    }
-    {
-      Kokkos::Profiling::ScopedRegion step_region("lrmoe::moe_layer::plan");
-      order_ = sorter_.sort(space, context_.scratch,
-                            matrix_view<const index_type, device_type>(routing_.experts), E);
-      plan_ = controller_.make(space, vector_view<const index_type, device_type>(order_.offsets),
-                               T * K, policies_.quota, policies_.estimator.keeps_all());
-    }
-    const std::int64_t P = T * K;
-    pre_ = keep_for_backward ? saved_pre_.template matrix<Element>(P, 2 * F) : element_matrix{};
-    activation_norms_ = keep_for_backward ? saved_norms_.template vector<float>(P)
+    // Before routing nothing is known but T: refuse at once what no plan could make fit.
+    require_budget(call_of(policies_, T, 0, 0, keep_for_backward));
+    route();
+    make_plan(keep_for_backward);
+    const std::int64_t N = call_.pairs;
+
+    pre_ = saves_all()    ? saved_pre_.template matrix<Element>(N, 2 * F)
+           : saves_kept() ? context_.scratch["moe_layer::pre"].template matrix<Element>(N, 2 * F)
+                          : element_matrix{};
+    activation_norms_ = keep_for_backward ? saved_norms_.template vector<float>(N)
                                           : vector_view<float, device_type>{};
-    const auto rows = context_.scratch["moe_layer::rows"].template matrix<Element>(P, D);
+    const auto rows = context_.scratch["moe_layer::rows"].template matrix<Element>(N, D);
     element_matrix shared_out;
     {
       Kokkos::Profiling::ScopedRegion step_region("lrmoe::moe_layer::experts");
@@ -159,9 +150,20 @@ class moe_layer {
                          vector_view<float, device_type>{}, shared_out);
       }
     }
+    if (saves_kept()) {
+      score(vector_view<const float, device_type>{});
+      selector_.select(space, planned_with_.estimator, key());
+      const auto kept_pre = saved_pre_.template matrix<Element>(call_.kept, 2 * F);
+      gather_rows(space, const_element_matrix(pre_), const_indices(selector_.selected().rows),
+                  kept_pre);
+      pre_ = kept_pre;
+    }
+    if (keep_for_backward && call_.router == router_gradient::sketch) {
+      sketch_ = saved_sketch_.template matrix<accumulate_type>(N, call_.sketch_size);
+      sketch(const_element_matrix(rows), sketch_);
+    }
     Kokkos::Profiling::ScopedRegion step_region("lrmoe::moe_layer::combine");
-    combine(space, const_element_matrix(rows),
-            vector_view<const index_type, device_type>(order_.row_of_pair),
+    combine(space, const_element_matrix(rows), const_indices(order_.row_of_pair),
             matrix_view<const accumulate_type, device_type>(routing_.weights),
             const_element_matrix(shared_out), out);
     ready_for_backward_ = keep_for_backward;
@@ -171,6 +173,7 @@ class moe_layer {
   ///   with kept pairs p and their factors c_p (1/pi, or 1):
   ///   dw_p = c <dO W_down^T, h>;  dW_down += h^T (c w dO);  dW_gate, dW_up += x^T dg, x^T du;
   ///   dx_t = sum over the token's kept pairs (+ shared expert, complete)
+  /// The policies' scope may draw fewer pairs for dX or dW, and complete dw.
   /// Shapes    d_out, dx (T, D); d_input (T, E) for logits, (T, K) for given routing
   /// Expects   the weights of the forward call; no output overlaps an input or another output
   /// Checked   extents and overlap
@@ -179,7 +182,7 @@ class moe_layer {
   ///           all outputs untouched; error without a forward to go back from
   /// Order     asynchronous, then one fence of the context's space: the report holds host numbers
   backward_report backward(const const_element_matrix& d_out, const weights_type& weights,
-                           const element_matrix& dx, const router_gradient& d_input,
+                           const element_matrix& dx, const router_gradient_view& d_input,
                            const gradients_type& gradients) {
     Kokkos::Profiling::ScopedRegion region("lrmoe::moe_layer::backward");
     if (!ready_for_backward_) {
@@ -193,168 +196,364 @@ class moe_layer {
     detail::require_extents("moe_layer", "dx", dx, T, D);
     detail::require_extents("moe_layer", "d_input", d_input, T,
                             router_type::gradient_columns(E, K));
-    require_weights(weights);
-    require_gradients(gradients);
+    weights.validate(shape_);
+    gradients.validate(shape_);
     require_outputs_apart(d_out, weights, dx, d_input, gradients);
     ready_for_backward_ = false;
 
     // All memory comes first: a refused allocation must not leave gradients half added.
     const auto& space = context_.space;
-    auto& scratch = context_.scratch;
-    const std::int64_t capacity = plan_.kept_capacity;
-    experts::reserve_backward(context_, capacity, F);
-    experts::reserve_backward(context_, F_shared > 0 ? T : 0, F_shared);
-    const auto dx_rows = scratch["moe_layer::rows"].template matrix<Element>(capacity, D);
-    const auto shared_dx = F_shared > 0
-                               ? scratch["moe_layer::shared_rows"].template matrix<Element>(T, D)
-                               : element_matrix{};
-    const auto d_kept_weights =
-        scratch["moe_layer::d_kept_weights"].template vector<accumulate_type>(capacity);
-    const auto d_weights = scratch["moe_layer::d_weights"].template matrix<accumulate_type>(T, K);
-    select_pairs(d_out);
-    const auto kept = gather_kept_pairs(space, scratch, order_, routing_, plan_.kept_offsets,
-                                        selection_, capacity);
+    const backward_scratch use = take_backward_scratch();
+    const selection<device_type>& selected = selector_.selected();
+    const auto totals = report_totals_.template vector<report_totals>(1);
+    {
+      Kokkos::Profiling::ScopedRegion step_region("lrmoe::moe_layer::select");
+      if (call_.scores) {
+        row_norms(space, d_out, use.gradient_norms);
+        score(use.gradient_norms);
+      }
+      if (!saves_kept()) selector_.select(space, planned_with_.estimator, key());
+      if (call_.scores) selector_.certify(space);
+    }
+    const auto kept = gather_kept_pairs(space, context_.scratch, order_, routing_,
+                                        selector_.kept_offsets(), const_indices(selected.rows));
+    const auto dx_of =
+        selector_.draw_for_dx(space, context_.scratch, planned_with_.estimator, key(), kept);
+    const auto dw_of =
+        selector_.draw_for_dw(space, context_.scratch, planned_with_.estimator, key(), kept);
+    const auto dropped =
+        call_.router == router_gradient::exact
+            ? gather_dropped_pairs(space, context_.scratch, order_, kept, call_.pairs, call_.kept)
+            : dropped_pairs<device_type>{};
+    sum_certificates(space, vector_view<const certificate, device_type>(selector_.certificates()),
+                     totals);
 
     backward_report report;
     {
       Kokkos::Profiling::ScopedRegion step_region("lrmoe::moe_layer::experts");
-      const gathered_rows<Element, device_type> pre{pre_, selection_.rows};
-      report.routed = experts::backward(context_,
-                                        swiglu_kept_rows<Element, device_type>{{x_, kept.tokens},
-                                                                               pre,
-                                                                               {d_out, kept.tokens},
-                                                                               kept.offsets,
-                                                                               kept.weights,
-                                                                               selection_.factors},
-                                        weights.gate_up, weights.down, d_kept_weights, dx_rows,
-                                        gradients.gate_up, gradients.down);
+      swiglu_kept_rows<Element, device_type> rows{{x_, kept.tokens},    {pre_, selected.rows},
+                                                  {d_out, kept.tokens}, kept.offsets,
+                                                  kept.weights,         selected.factors};
+      if (saves_kept()) rows.pre.index = {};
+      if (planned_with_.saved == saved_activations::recompute) {
+        report.routed +=
+            experts::recompute(context_, rows.x, rows.offsets, weights.gate_up, use.kept_pre);
+        rows.pre = {use.kept_pre};
+      }
+      const element_matrix d_pre =
+          experts::backward(context_, rows, call_.kept, dx_of, weights.gate_up, weights.down,
+                            use.d_kept_weights, use.dx_rows, report.routed);
+      experts::add_weight_gradients(context_, rows, d_pre, dw_of, gradients.gate_up, gradients.down,
+                                    report.routed);
+      estimate_variance(use, kept, dx_of, dw_of, d_pre, totals);
       if (F_shared > 0) {
-        report.shared = experts::backward(context_,
-                                          swiglu_kept_rows<Element, device_type>{
-                                              {x_}, {shared_pre_}, {d_out}, all_tokens(), {}, {}},
-                                          weights.shared_gate_up, weights.shared_down,
-                                          vector_view<accumulate_type, device_type>{}, shared_dx,
-                                          gradients.shared_gate_up, gradients.shared_down);
+        const kept_subset<device_type> everyone{T, all_tokens(), {}, {}, {}};
+        const swiglu_kept_rows<Element, device_type> shared_rows{
+            {x_}, {shared_pre_}, {d_out}, everyone.offsets, {}, {}};
+        const element_matrix shared_d_pre = experts::backward(
+            context_, shared_rows, T, everyone, weights.shared_gate_up, weights.shared_down,
+            vector_view<accumulate_type, device_type>{}, use.shared_dx, report.shared);
+        experts::add_weight_gradients(context_, shared_rows, shared_d_pre, everyone,
+                                      gradients.shared_gate_up, gradients.shared_down,
+                                      report.shared);
       }
     }
     {
       Kokkos::Profiling::ScopedRegion step_region("lrmoe::moe_layer::combine");
-      combine(space, const_element_matrix(dx_rows),
-              vector_view<const index_type, device_type>(kept.kept_of_pair),
-              matrix_view<const accumulate_type, device_type>{}, const_element_matrix(shared_dx),
-              dx);
-      spread_kept_values(space, kept, d_kept_weights, d_weights);
+      if (!dx_of.all()) {
+        find_positions(space, order_, const_indices(selected.rows), dx_of, use.position);
+      }
+      combine(space, const_element_matrix(use.dx_rows),
+              dx_of.all() ? const_indices(kept.kept_of_pair) : const_indices(use.position),
+              matrix_view<const accumulate_type, device_type>{},
+              const_element_matrix(use.shared_dx), dx);
+      const bool complete = call_.router != router_gradient::kept;
+      spread_kept_values(space, kept, use.d_kept_weights,
+                         complete ? vector_view<const float, device_type>(selected.factors)
+                                  : vector_view<const float, device_type>{},
+                         use.d_weights);
+      if (complete) {
+        add_dropped_weight_gradients(d_out, weights, kept, dropped, use, report.routed);
+      }
       planned_with_.router.backward(space, input_, routing_,
-                                    matrix_view<const accumulate_type, device_type>(d_weights),
+                                    matrix_view<const accumulate_type, device_type>(use.d_weights),
                                     d_input);
     }
-    finish_report(report);
+    finish_report(totals, report);
     return report;
   }
 
   /// The routing, order, plan and selection of the last call, valid until the next.
   const routing<accumulate_type, device_type>& last_routing() const { return routing_; }
   const expert_order<device_type>& last_order() const { return order_; }
-  const plan<device_type>& last_plan() const { return plan_; }
-  const selection<device_type>& last_selection() const { return selection_; }
+  const plan& last_plan() const { return controller_.last(); }
+  const selection<device_type>& last_selection() const { return selector_.selected(); }
+  const pair_selector<accumulate_type, device_type>& last_selector() const { return selector_; }
   /// Certificate of each expert (E) of the last backward; undefined when the estimator keeps all.
-  vector_view<const certificate, device_type> last_certificates() const { return certificates_; }
+  vector_view<const certificate, device_type> last_certificates() const {
+    return selector_.certificates();
+  }
+
+  /// Bytes that the last planned call needs, by category, workspace of the context included.
+  memory_use planned_memory() const {
+    return layer_memory<Element, Backend>(context_.space, shape_, call_);
+  }
+  /// Predicted time of the last planned call, forward and backward, by the context's rates.
+  double planned_s() const {
+    return rank_cost_.fixed_s + pair_cost_.s * static_cast<double>(call_.kept);
+  }
+
+  /// What the layer remembers of earlier calls, for quota policies that forecast. Save it with a
+  /// checkpoint and put it back to continue as if nothing had happened.
+  const score_history& history() const { return controller_.history(); }
+  void set_history(score_history past) { controller_.history() = std::move(past); }
 
  private:
-  void select_pairs(const const_element_matrix& d_out) {
-    Kokkos::Profiling::ScopedRegion region("lrmoe::moe_layer::select");
+  /// Scratch of one backward call. Views that the call does not need are empty.
+  struct backward_scratch {
+    vector_view<float, device_type> gradient_norms;            // (T)
+    vector_view<float, device_type> x_norms;                   // (T)
+    element_matrix kept_pre;                                   // (M, 2F)
+    element_matrix dx_rows;                                    // (M_dx, D)
+    element_matrix shared_dx;                                  // (T, D)
+    vector_view<accumulate_type, device_type> d_kept_weights;  // (M)
+    matrix_view<accumulate_type, device_type> d_weights;       // (T, K)
+    vector_view<index_type, device_type> position;             // (P)
+    vector_view<double, device_type> terms;                    // (max(M_dx, M_dw))
+    vector_view<float, device_type> total_factors;             // (max(M_dx, M_dw))
+    vector_view<accumulate_type, device_type> d_dropped;       // (N - M)
+    element_matrix dropped_pre;                                // (at least N - M, 2F)
+    matrix_view<accumulate_type, device_type> token_sketch;    // (T, k)
+  };
+
+  static vector_view<const index_type, device_type> const_indices(
+      const vector_view<index_type, device_type>& view) {
+    return view;
+  }
+
+  bool saves_all() const { return call_.backward && call_.saved == saved_activations::save; }
+  bool saves_kept() const { return call_.backward && call_.saved == saved_activations::proxy; }
+
+  void route() {
+    Kokkos::Profiling::ScopedRegion region("lrmoe::moe_layer::route");
     const auto& space = context_.space;
-    const std::int64_t P = tokens_ * shape_.K;
-    const std::int64_t capacity = plan_.kept_capacity;
-    selection_ = {kept_rows_.template vector<index_type>(capacity),
-                  kept_factors_.template vector<float>(capacity),
-                  inclusion_.template vector<float>(P)};
-    const segments<device_type> rows{order_.offsets, plan_.kept_offsets};
-    const draw_key key{step_, layer_id_, 0};
-    if (planned_with_.estimator.keeps_all()) {
-      planned_with_.estimator.select(space, rows, vector_view<const float, device_type>{}, key,
-                                     selection_);
+    const auto& [D, F, E, K, F_shared] = shape_;
+    routing_ = {experts_.template matrix<index_type>(tokens_, K),
+                routing_weights_.template matrix<accumulate_type>(tokens_, K)};
+    policies_.router.route(space, input_, routing_);
+    const auto first_faulty = verdict_.template vector<std::int64_t>(1);
+    find_faulty_pair(space, routing_, E, first_faulty);
+    order_ = sorter_.sort(space, context_.scratch,
+                          matrix_view<const index_type, device_type>(routing_.experts), E);
+    host_offsets_.resize(static_cast<std::size_t>(E + 1));
+    using host_offsets_view =
+        Kokkos::View<index_type*, Kokkos::LayoutRight, Kokkos::HostSpace, Kokkos::MemoryUnmanaged>;
+    Kokkos::deep_copy(space, host_offsets_view(host_offsets_.data(), host_offsets_.size()),
+                      order_.offsets);
+    std::int64_t faulty = 0;
+    Kokkos::deep_copy(space, faulty, Kokkos::subview(first_faulty, 0));
+    space.fence("lrmoe::moe_layer: counts and the verdict on the routing");
+    if (faulty < tokens_ * K) report_faulty_pair(routing_, E, faulty);
+  }
+
+  /// The host's part: counts to quotas to sizes, and whether memory suffices for them.
+  void make_plan(bool keep_for_backward) {
+    Kokkos::Profiling::ScopedRegion region("lrmoe::moe_layer::plan");
+    const auto& [D, F, E, K, F_shared] = shape_;
+    counts_.resize(static_cast<std::size_t>(E));
+    std::int64_t in_use = 0;
+    for (std::size_t e = 0; e < counts_.size(); ++e) {
+      counts_[e] = host_offsets_[e + 1] - host_offsets_[e];
+      in_use += counts_[e] > 0 ? 1 : 0;
+    }
+    const std::int64_t N = host_offsets_.back();
+    const cost_model times(context_.rates, shape_, sizeof(Element), sizeof(accumulate_type));
+    // All layers of the context share its budget; they are taken to be like this one.
+    const auto bytes_at = [&](std::int64_t kept) {
+      const memory_use use = layer_memory<Element, Backend>(
+          context_.space, shape_, call_of(planned_with_, tokens_, N, kept, keep_for_backward));
+      const std::int64_t workspace = use[memory_category::workspace];
+      return workspace + context_.layers() * (use.total() - workspace);
+    };
+    // Bytes are convex in the number kept, from 1 on, so the chord is never too low.
+    const std::int64_t bytes_of_pair = N <= 1 ? 0 : (bytes_at(N) - bytes_at(1) + N - 2) / (N - 1);
+    const gradient_scope& scope = planned_with_.scope;
+    const bool again = planned_with_.saved != saved_activations::save;
+    const double dropped_s =
+        scope.router == router_gradient::exact ? times.dropped_pair_s(again) : 0.0;
+    rank_cost_ = {.fixed_s = times.forward_s(tokens_, N, in_use) +
+                             times.backward_fixed_s(tokens_, N, in_use) +
+                             dropped_s * static_cast<double>(N),
+                  .fixed_bytes = bytes_at(std::min<std::int64_t>(N, 1)) - bytes_of_pair,
+                  .available_bytes = bytes_for_layers()};
+    pair_cost_ = {.s = times.kept_pair_s(scope.dx_share, scope.dw_share,
+                                         planned_with_.saved == saved_activations::recompute) -
+                       dropped_s,
+                  .remote_s = times.remote_pair_s(context_.rates.inside),
+                  .bytes = bytes_of_pair};
+    home_.assign(counts_.size(), 0);
+    const bool keeps_all = planned_with_.estimator.keeps_all();
+    const plan& made = controller_.make(
+        step_, 1, E, counts_, {.home = home_, .ranks = {&rank_cost_, 1}, .pair = pair_cost_},
+        planned_with_.quota, keeps_all);
+    selector_.plan(made.quotas, planned_with_.scope);
+    call_ = call_of(planned_with_, tokens_, N, selector_.kept(), keep_for_backward);
+    call_.kept_dx = selector_.kept_dx();
+    call_.kept_dw = selector_.kept_dw();
+    require_budget(call_);
+    if (keep_for_backward) selector_.begin(context_.space, order_, N, call_.scores, call_.history);
+  }
+
+  static layer_call call_of(const Policies& choices, std::int64_t T, std::int64_t N,
+                            std::int64_t kept, bool keep_for_backward) {
+    const bool keeps_all = choices.estimator.keeps_all();
+    if (keeps_all) kept = N;
+    const auto share = [&](double of_kept) {
+      return static_cast<std::int64_t>(std::ceil(of_kept * static_cast<double>(kept)));
+    };
+    return {.T = T,
+            .pairs = N,
+            .kept = kept,
+            .kept_dx = share(choices.scope.dx_share),
+            .kept_dw = share(choices.scope.dw_share),
+            .backward = keep_for_backward,
+            .scores = !keeps_all,
+            .variance = !keeps_all && choices.estimator.unbiased(),
+            .history = !keeps_all && choices.quota.uses_history(),
+            .saved = keeps_all && choices.saved == saved_activations::proxy
+                         ? saved_activations::save
+                         : choices.saved,
+            .router = keeps_all ? router_gradient::kept : choices.scope.router,
+            .sketch_size = choices.scope.sketch_size};
+  }
+
+  draw_key key() const { return {step_, layer_id_, 0, 0}; }
+
+  void score(const vector_view<const float, device_type>& gradient_norms) {
+    selector_.score(context_.space, context_.scratch, planned_with_.scorer, key(), order_,
+                    matrix_view<const accumulate_type, device_type>(routing_.weights),
+                    gradient_norms, vector_view<const float, device_type>(activation_norms_));
+  }
+
+  backward_scratch take_backward_scratch() {
+    const auto& [D, F, E, K, F_shared] = shape_;
+    auto& scratch = context_.scratch;
+    const std::int64_t T = tokens_, M = call_.kept, dropped = call_.pairs - M;
+    const std::int64_t drawn = std::max(call_.kept_dx, call_.kept_dw);
+    experts::reserve_backward(context_, M, F);
+    experts::reserve_backward(context_, F_shared > 0 ? T : 0, F_shared);
+    backward_scratch use;
+    use.dx_rows = scratch["moe_layer::rows"].template matrix<Element>(call_.kept_dx, D);
+    if (F_shared > 0)
+      use.shared_dx = scratch["moe_layer::shared_rows"].template matrix<Element>(T, D);
+    use.d_kept_weights = scratch["moe_layer::d_kept_weights"].template vector<accumulate_type>(M);
+    use.d_weights = scratch["moe_layer::d_weights"].template matrix<accumulate_type>(T, K);
+    if (call_.scores) {
+      use.gradient_norms = scratch["moe_layer::gradient_norms"].template vector<float>(T);
+    }
+    if (call_.variance) {
+      use.x_norms = scratch["moe_layer::x_norms"].template vector<float>(T);
+      use.terms = scratch["moe_layer::variance_terms"].template vector<double>(drawn);
+    }
+    const bool exact_router = call_.router == router_gradient::exact;
+    // Both live in one buffer, one after the other. The larger first: growing would move it.
+    auto& pre = scratch["moe_layer::pre"];
+    if (call_.saved != saved_activations::save && exact_router)
+      use.dropped_pre = pre.template matrix<Element>(std::max(M, dropped), 2 * F);
+    if (call_.saved == saved_activations::recompute)
+      use.kept_pre = pre.template matrix<Element>(M, 2 * F);
+    if (call_.kept_dx < M || call_.kept_dw < M) {
+      use.total_factors = scratch["moe_layer::total_factors"].template vector<float>(drawn);
+    }
+    if (call_.kept_dx < M) {
+      use.position = scratch["moe_layer::position"].template vector<index_type>(T * K);
+    }
+    if (exact_router)
+      use.d_dropped = scratch["moe_layer::d_dropped"].template vector<accumulate_type>(dropped);
+    if (call_.router == router_gradient::sketch) {
+      use.token_sketch =
+          scratch["moe_layer::token_sketch"].template matrix<accumulate_type>(T, call_.sketch_size);
+    }
+    return use;
+  }
+
+  template <class Kept>
+  void estimate_variance(const backward_scratch& use, const Kept& kept,
+                         const kept_subset<device_type>& dx_of,
+                         const kept_subset<device_type>& dw_of, const element_matrix& d_pre,
+                         const vector_view<report_totals, device_type>& totals) {
+    if (!call_.variance) return;
+    Kokkos::Profiling::ScopedRegion region("lrmoe::moe_layer::certify");
+    const auto& space = context_.space;
+    const auto total_factors =
+        [&](const kept_subset<device_type>& of) -> vector_view<const float, device_type> {
+      if (of.all()) return selector_.selected().factors;
+      const vector_view<float, device_type> total =
+          Kokkos::subview(use.total_factors, std::pair(std::int64_t{0}, of.size));
+      multiply_factors(space, vector_view<const float, device_type>(selector_.selected().factors),
+                       of, total);
+      return total;
+    };
+    const auto terms = [&](const kept_subset<device_type>& of) {
+      return vector_view<double, device_type>(
+          Kokkos::subview(use.terms, std::pair(std::int64_t{0}, of.size)));
+    };
+    variance_terms(space, const_element_matrix(use.dx_rows), {}, total_factors(dx_of), {}, {},
+                   terms(dx_of));
+    sum_terms(space, terms(dx_of), &totals.data()->variance.dx);
+    row_norms(space, x_, use.x_norms);
+    variance_terms(space, const_element_matrix(d_pre), dw_of.rows, total_factors(dw_of),
+                   vector_view<const float, device_type>(use.x_norms),
+                   dw_of.all() ? const_indices(kept.tokens) : dw_of.tokens, terms(dw_of));
+    sum_terms(space, terms(dw_of), &totals.data()->variance.gate_up);
+  }
+
+  sketch_signs signs() const { return {planned_with_.scope.sketch_seed, key()}; }
+  void sketch(const const_element_matrix& rows,
+              const matrix_view<accumulate_type, device_type>& projected) {
+    const auto words = context_.scratch["moe_layer::signs"].template matrix<std::uint32_t>(
+        shape_.D, (call_.sketch_size + 31) / 32);
+    sketch_rows(context_.space, signs(), rows, words, projected);
+  }
+
+  template <class Kept>
+  void add_dropped_weight_gradients(const const_element_matrix& d_out, const weights_type& weights,
+                                    const Kept& kept, const dropped_pairs<device_type>& dropped,
+                                    const backward_scratch& use, product_cost& cost) {
+    const auto& space = context_.space;
+    if (call_.router == router_gradient::sketch) {
+      sketch(d_out, use.token_sketch);
+      sketch_dropped_gradients(space, order_, kept, sketch_, use.token_sketch, use.d_weights);
       return;
     }
-    const auto gradient_norms =
-        context_.scratch["moe_layer::gradient_norms"].template vector<float>(tokens_);
-    const auto sizes = context_.scratch["moe_layer::sizes"].template vector<float>(P);
-    const auto contributions =
-        context_.scratch["moe_layer::contributions"].template vector<float>(P);
-    row_norms(space, d_out, gradient_norms);
-    score_pairs(space, planned_with_.scorer, key, order_,
-                matrix_view<const accumulate_type, device_type>(routing_.weights),
-                vector_view<const float, device_type>(gradient_norms),
-                vector_view<const float, device_type>(activation_norms_), sizes, contributions);
-    planned_with_.estimator.select(space, rows, vector_view<const float, device_type>(sizes), key,
-                                   selection_);
-    certificates_ = expert_certificates_.template vector<certificate>(shape_.E);
-    certify(space, rows, vector_view<const float, device_type>(contributions), selection_,
-            certificates_);
+    swiglu_kept_rows<Element, device_type> rows{{x_, dropped.tokens},
+                                                {pre_, dropped.rows},
+                                                {d_out, dropped.tokens},
+                                                dropped.offsets,
+                                                {},
+                                                {}};
+    if (call_.saved != saved_activations::save) {
+      cost += experts::recompute(context_, rows.x, rows.offsets, weights.gate_up, use.dropped_pre);
+      rows.pre = {use.dropped_pre};
+    }
+    cost += experts::weight_products(context_, rows, weights.down, use.d_dropped);
+    spread_dropped_values(space, order_, dropped, use.d_dropped, use.d_weights);
   }
 
-  void validate_policies() const {
-    policies_.router.validate(shape_.E, shape_.K);
-    policies_.quota.validate();
-  }
-
-  void require_weights(const weights_type& weights) const {
-    const auto& [D, F, E, K, F_shared] = shape_;
-    detail::require_extents("moe_layer", "gate_up weights", weights.gate_up, E, D, 2 * F);
-    detail::require_extents("moe_layer", "down weights", weights.down, E, F, D);
-    if (F_shared == 0) return;
-    detail::require_extents("moe_layer", "shared gate_up weights", weights.shared_gate_up, 1, D,
-                            2 * F_shared);
-    detail::require_extents("moe_layer", "shared down weights", weights.shared_down, 1, F_shared,
-                            D);
-  }
-
-  void require_gradients(const gradients_type& gradients) const {
-    const auto& [D, F, E, K, F_shared] = shape_;
-    const auto check = [](std::string_view name, const auto& view, auto... extents) {
-      if (view.size() != 0) detail::require_extents("moe_layer", name, view, extents...);
-    };
-    check("gate_up gradient", gradients.gate_up, E, D, 2 * F);
-    check("down gradient", gradients.down, E, F, D);
-    check("shared gate_up gradient", gradients.shared_gate_up, std::int64_t{1}, D, 2 * F_shared);
-    check("shared down gradient", gradients.shared_down, std::int64_t{1}, F_shared, D);
-  }
-
-  /// Require that an output shares no memory with what a pass reads.
-  template <class Output>
-  static void require_apart(std::string_view name, const Output& output,
-                            const const_element_matrix& x, const weights_type& weights,
-                            const router_input& input) {
-    const auto apart = [&](std::string_view other_name, const auto& other) {
-      detail::require_disjoint("moe_layer", name, output, other_name, other);
-    };
-    apart("x", x);
-    apart("gate_up weights", weights.gate_up);
-    apart("down weights", weights.down);
-    apart("shared gate_up weights", weights.shared_gate_up);
-    apart("shared down weights", weights.shared_down);
-    input.require_disjoint(name, output);
-  }
-
-  /// The same for every output of backward, and that they share none with each other.
+  /// Require that every output of backward shares no memory with what it reads or with another output.
   void require_outputs_apart(const const_element_matrix& d_out, const weights_type& weights,
-                             const element_matrix& dx, const router_gradient& d_input,
+                             const element_matrix& dx, const router_gradient_view& d_input,
                              const gradients_type& gradients) const {
     const auto apart = [&](std::string_view name, const auto& output) {
-      require_apart(name, output, x_, weights, input_);
+      detail::require_disjoint("moe_layer", name, output, "x", x_);
+      weights.require_disjoint(name, output);
+      input_.require_disjoint(name, output);
       detail::require_disjoint("moe_layer", name, output, "d_out", d_out);
     };
     apart("dx", dx);
     apart("d_input", d_input);
     detail::require_disjoint("moe_layer", "d_input", d_input, "dx", dx);
-    struct named {
-      std::string_view name;
-      tensor_view<accumulate_type, device_type> view;
-    };
-    const std::array<named, 4> sums{{{"gate_up gradient", gradients.gate_up},
-                                     {"down gradient", gradients.down},
-                                     {"shared gate_up gradient", gradients.shared_gate_up},
-                                     {"shared down gradient", gradients.shared_down}}};
+    const auto sums = gradients.all();
     for (std::size_t i = 0; i < sums.size(); ++i) {
       apart(sums[i].name, sums[i].view);
       detail::require_disjoint("moe_layer", sums[i].name, sums[i].view, "dx", dx);
@@ -375,31 +574,79 @@ class moe_layer {
     return offsets;
   }
 
-  void finish_report(backward_report& report) {
-    const bool certified = !planned_with_.estimator.keeps_all();
-    const auto on_device = report_totals_.template vector<report_totals>(1);
-    sum_report(context_.space, segments<device_type>{order_.offsets, plan_.kept_offsets},
-               certified ? last_certificates() : vector_view<const certificate, device_type>{},
-               on_device);
+  void finish_report(const vector_view<report_totals, device_type>& on_device,
+                     backward_report& report) {
+    const auto& space = context_.space;
     report_totals found;
-    Kokkos::deep_copy(context_.space, found, Kokkos::subview(on_device, 0));
-    context_.space.fence("lrmoe::moe_layer: report");
-    report.pairs = found.pairs;
-    report.pairs_kept = found.pairs_kept;
+    Kokkos::deep_copy(space, found, Kokkos::subview(on_device, 0));
+    const auto histogram = selector_.histogram();
+    if (call_.history) {
+      host_histogram_.resize(histogram.size());
+      using host_view = Kokkos::View<index_type**, Kokkos::LayoutRight, Kokkos::HostSpace,
+                                     Kokkos::MemoryUnmanaged>;
+      Kokkos::deep_copy(space,
+                        host_view(host_histogram_.data(), histogram.extent(0), histogram.extent(1)),
+                        histogram);
+    }
+    space.fence("lrmoe::moe_layer: report");
+    report.pairs = call_.pairs;
+    report.pairs_kept = call_.kept;
     report.certified = found.certified;
+    report.variance = found.variance;
     report.unbiased = planned_with_.estimator.unbiased();
+    if (call_.history) {
+      controller_.history().record_sizes(host_histogram_);
+      controller_.history().record_noise(last_plan().noise_forecast, report.noise_ratio());
+    }
     const auto row_bytes = static_cast<std::int64_t>(2 * shape_.D * sizeof(Element) +
                                                      sizeof(index_type) + sizeof(float));
     report.bytes_sent = report.pairs_kept * row_bytes;
-    for (const auto* held : {&experts_, &routing_weights_, &kept_rows_, &kept_factors_, &inclusion_,
-                             &expert_certificates_, &shared_offsets_, &report_totals_}) {
-      report.token_buffer_bytes += held->size_bytes();
-    }
-    report.token_buffer_bytes += sorter_.size_bytes() + controller_.size_bytes();
-    for (const auto* held : {&saved_pre_, &saved_norms_, &saved_shared_pre_}) {
-      report.saved_activation_bytes += held->size_bytes();
-    }
+    report.token_buffer_bytes = token_buffer_bytes();
+    report.saved_activation_bytes = saved_bytes();
     report.workspace_bytes = context_.scratch.size_bytes();
+  }
+
+  std::int64_t token_buffer_bytes() const {
+    std::int64_t bytes = sorter_.size_bytes() + selector_.size_bytes();
+    for (const auto* held :
+         {&experts_, &routing_weights_, &verdict_, &shared_offsets_, &report_totals_}) {
+      bytes += held->size_bytes();
+    }
+    return bytes;
+  }
+  std::int64_t saved_bytes() const {
+    return saved_pre_.size_bytes() + saved_norms_.size_bytes() + saved_shared_pre_.size_bytes() +
+           saved_sketch_.size_bytes();
+  }
+
+  /// Bytes that this layer may hold under the ledger's budget, beside what others hold.
+  std::int64_t available_bytes() const {
+    const auto& memory = context_.memory;
+    if (memory.budget_bytes() == 0) return std::numeric_limits<std::int64_t>::max();
+    const std::int64_t own = token_buffer_bytes() + saved_bytes() + context_.scratch.size_bytes();
+    return memory.budget_bytes() - (memory.live_bytes() - own);
+  }
+
+  /// Bytes that all layers of the context together may hold, beside what the caller has booked.
+  std::int64_t bytes_for_layers() const {
+    const auto& memory = context_.memory;
+    if (memory.budget_bytes() == 0) return std::numeric_limits<std::int64_t>::max();
+    std::int64_t of_layers = 0;
+    for (const auto category : {memory_category::token_buffers, memory_category::saved_activations,
+                                memory_category::workspace}) {
+      of_layers += memory.live_bytes(category);
+    }
+    return std::max<std::int64_t>(memory.budget_bytes() - (memory.live_bytes() - of_layers), 0);
+  }
+
+  /// Throws memory_error when a call does not fit, with what it needs and what would fit.
+  void require_budget(const layer_call& call) const {
+    const std::int64_t available = available_bytes();
+    const auto need = [&](const layer_call& of) {
+      return layer_memory<Element, Backend>(context_.space, shape_, of);
+    };
+    if (need(call).total() <= available) return;
+    throw memory_error(detail::budget_refusal(context_.memory, shape_, call, available, need));
   }
 
   buffer<device_type> token_buffer(const char* name) {
@@ -410,39 +657,42 @@ class moe_layer {
   }
 
   context<Backend>& context_;
+  typename context<Backend>::registration registration_;
   layer_shape shape_;
   Policies policies_;
   std::uint32_t layer_id_;
 
   buffer<device_type> experts_ = token_buffer("experts");
   buffer<device_type> routing_weights_ = token_buffer("routing_weights");
-  buffer<device_type> kept_rows_ = token_buffer("kept_rows");
-  buffer<device_type> kept_factors_ = token_buffer("kept_factors");
-  buffer<device_type> inclusion_ = token_buffer("inclusion");
-  buffer<device_type> expert_certificates_ = token_buffer("certificates");
+  buffer<device_type> verdict_ = token_buffer("verdict");
   buffer<device_type> shared_offsets_ = token_buffer("shared_offsets");
   buffer<device_type> report_totals_ = token_buffer("report");
   buffer<device_type> saved_pre_ = saved_buffer("pre");
   buffer<device_type> saved_norms_ = saved_buffer("activation_norms");
   buffer<device_type> saved_shared_pre_ = saved_buffer("shared_pre");
+  buffer<device_type> saved_sketch_ = saved_buffer("sketch");
   expert_sorter<device_type> sorter_;
-  controller<device_type> controller_;
+  pair_selector<accumulate_type, device_type> selector_;
+  controller controller_;
 
   // State of the current call.
   bool ready_for_backward_ = false;
+  rank_cost rank_cost_;
+  pair_cost pair_cost_;
   Policies planned_with_;
+  layer_call call_;
   std::int64_t tokens_ = 0;
   std::uint64_t step_ = 0;
   const_element_matrix x_;
   router_input input_;
   routing<accumulate_type, device_type> routing_;
   expert_order<device_type> order_;
-  plan<device_type> plan_;
+  std::vector<index_type> host_offsets_, counts_, home_,
+      host_histogram_;  // (E+1), (E), (E), (E, bins)
   element_matrix pre_;
   element_matrix shared_pre_;
   vector_view<float, device_type> activation_norms_;
-  selection<device_type> selection_;
-  vector_view<certificate, device_type> certificates_;
+  matrix_view<accumulate_type, device_type> sketch_;
 };
 
 }  // namespace lrmoe

@@ -7,32 +7,29 @@
 #include <ostream>
 
 #include <lrmoe/estimator/certificate.hpp>
+#include <lrmoe/estimator/variance_estimate.hpp>
 #include <lrmoe/experts/operations.hpp>
 
 namespace lrmoe {
 
 /// Numbers of a report that only the device knows.
 struct report_totals {
-  index_type pairs = 0;
-  index_type pairs_kept = 0;
   certificate certified;
+  variance_estimate variance;
 };
 
-/// Total the rows, kept rows and certificates (E, or empty for none) of all experts into totals (1).
+/// Total the certificates of all experts (E, or empty for none) into totals (1), and clear the rest.
 /// Order     asynchronous on the space. Deterministic: one thread, in order of the experts.
 template <class ExecutionSpace, class Device>
-void sum_report(const ExecutionSpace& space, const segments<Device>& rows,
-                const vector_view<const certificate, Device>& of_expert,
-                const vector_view<report_totals, Device>& totals) {
-  const auto E = static_cast<std::int64_t>(rows.offsets.extent(0)) - 1;
-  const auto certified = static_cast<std::int64_t>(of_expert.extent(0));
+void sum_certificates(const ExecutionSpace& space,
+                      const vector_view<const certificate, Device>& of_expert,
+                      const vector_view<report_totals, Device>& totals) {
+  const auto E = static_cast<std::int64_t>(of_expert.extent(0));
   Kokkos::parallel_for(
       "lrmoe::report::sum", Kokkos::RangePolicy<ExecutionSpace>(space, 0, 1),
       KOKKOS_LAMBDA(const int) {
         report_totals sum;
-        sum.pairs = rows.offsets(E);
-        sum.pairs_kept = rows.kept_offsets(E);
-        for (std::int64_t e = 0; e < certified; ++e) sum.certified += of_expert(e);
+        for (std::int64_t e = 0; e < E; ++e) sum.certified += of_expert(e);
         totals(0) = sum;
       });
 }
@@ -54,6 +51,7 @@ struct backward_report {
 
   bool unbiased = true;   ///< the estimator's kept pairs have the exact gradient as expectation
   certificate certified;  ///< sums over experts; zero when the estimator keeps all pairs
+  variance_estimate variance;  ///< of what scores do not know; zero for biased rules
 
   /// Sum over layers, or over calls. Workspace is shared by layers, so the larger one counts.
   backward_report& operator+=(const backward_report& other) {
@@ -67,6 +65,7 @@ struct backward_report {
     workspace_bytes = std::max(workspace_bytes, other.workspace_bytes);
     unbiased = unbiased && other.unbiased;
     certified += other.certified;
+    variance += other.variance;
     return *this;
   }
 

@@ -32,14 +32,13 @@ TEST_CASE("kept rows know their token and weight, and values return to their pai
       sorter.sort(space, scratch, lrmoe::matrix_view<const index_type, device>(routed.experts), 3);
   // Kept: row 1 (pair 5) of expert 0 and rows 2 and 4 (pairs 1 and 4) of expert 2.
   const array<index_type> kept_offsets(std::vector<index_type>{0, 1, 1, 3});
-  constexpr std::size_t capacity = 5;  // more room than kept pairs
-  const array<index_type> rows(std::vector<index_type>{1, 2, 4, -1, -1});
-  const array<float> factors(std::vector<double>{2, 3, 4, 0, 0}), inclusion(6);
-  const lrmoe::selection<device> selected{rows.vector(), factors.vector(), inclusion.vector()};
+  const array<index_type> rows(std::vector<index_type>{1, 2, 4});
+  const array<float> factors(std::vector<double>{2, 4, 8});
 
   const auto gather = [&] {
-    return lrmoe::gather_kept_pairs(space, scratch, order, routed, kept_offsets.vector(), selected,
-                                    static_cast<std::int64_t>(capacity));
+    return lrmoe::gather_kept_pairs(space, scratch, order, routed,
+                                    fixture::constant(kept_offsets.vector()),
+                                    fixture::constant(rows.vector()));
   };
   gather();
   scratch.fill_bytes(space, 0xff);
@@ -48,12 +47,16 @@ TEST_CASE("kept rows know their token and weight, and values return to their pai
   CHECK(copy(kept.tokens, 3) == std::vector<double>{2, 0, 2});
   CHECK(copy(kept.weights, 3) == std::vector<double>{5.5, 1.5, 4.5});
   CHECK(copy(kept.kept_of_pair, 6) == std::vector<double>{-1, 1, -1, -1, 2, 0});
-  CHECK(kept.tokens(3) == -1);
-  CHECK(std::isnan(kept.weights(4)));
 
-  const array<float> of_kept(std::vector<double>{10, 20, 30, 40, 50}), of_pairs(6);
-  lrmoe::spread_kept_values(space, kept, of_kept.vector(), of_pairs.matrix(3, 2));
+  const array<float> of_kept(std::vector<double>{10, 20, 30});
+  array<float> of_pairs(6);
+  lrmoe::spread_kept_values(space, kept, of_kept.vector(), {}, of_pairs.matrix(3, 2));
   space.fence("lrmoe_test::spread");
   CHECK(of_pairs.values() == std::vector<double>{0, 20, 0, 0, 30, 10});
+  of_pairs.poison();
+  lrmoe::spread_kept_values(space, kept, of_kept.vector(), fixture::constant(factors.vector()),
+                            of_pairs.matrix(3, 2));
+  space.fence("lrmoe_test::spread");
+  CHECK(of_pairs.values() == std::vector<double>{0, 5, 0, 0, 3.75, 5});
   CHECK(of_pairs.guards_intact());
 }

@@ -7,6 +7,7 @@
 
 #include <lrmoe/estimator/estimator.hpp>
 
+#include "catch.hpp"
 #include "fixture.hpp"
 
 namespace estimator_test {
@@ -84,6 +85,10 @@ class drawer {
     result.weights.resize(kept_);
     return result;
   }
+  /// Other sizes for the same counts and quotas.
+  void set_sizes(const std::vector<double>& sizes) {
+    for (std::size_t r = 0; r < sizes.size(); ++r) sizes_.data()[r] = static_cast<float>(sizes[r]);
+  }
   lrmoe::segments<device> segments() const { return {offsets_.vector(), kept_offsets_.vector()}; }
   lrmoe::selection<device> selection() const {
     return {rows_.vector(), weights_.vector(), inclusion_.vector()};
@@ -135,5 +140,65 @@ inline double count_bound(double n, double p, double significance) {
 
 /// Tests of a whole file fail by chance at most about once in a billion runs.
 constexpr double chance = 1e-10;
+
+/// Draws of every statistical test.
+constexpr integer draws = 10000;
+
+/// How often each row is kept, checking the laws of every draw.
+template <class Estimator>
+std::vector<integer> frequencies(const problem& in, const Estimator& estimator) {
+  drawer draw(in);
+  std::vector<integer> kept(in.sizes.size(), 0);
+  for (integer step = 0; step < draws; ++step) {
+    const drawn got = draw(estimator, {static_cast<std::uint64_t>(step), 3, 0});
+    REQUIRE(broken_law(in, got).empty());
+    for (const auto r : got.rows) ++kept[static_cast<std::size_t>(r)];
+  }
+  CHECK(draw.nothing_else_written());
+  return kept;
+}
+
+/// Draws of different steps are independent, so the count of every row is binomial.
+inline bool plausible(const std::vector<integer>& kept, const std::vector<double>& inclusion) {
+  const double n = static_cast<double>(draws);
+  for (std::size_t r = 0; r < kept.size(); ++r) {
+    const double bound = count_bound(n, inclusion[r], chance / static_cast<double>(kept.size()));
+    if (std::abs(static_cast<double>(kept[r]) - n * inclusion[r]) > bound) return false;
+  }
+  return true;
+}
+
+/// How often each pair of rows is kept together, (rows, rows), the lower row first.
+template <class Estimator>
+std::vector<integer> pair_frequencies(const problem& in, const Estimator& estimator) {
+  drawer draw(in);
+  const auto n = static_cast<std::size_t>(in.rows());
+  std::vector<integer> together(n * n, 0);
+  for (integer step = 0; step < draws; ++step) {
+    const drawn got = draw(estimator, {static_cast<std::uint64_t>(step), 0, 0});
+    for (std::size_t a = 0; a < got.rows.size(); ++a)
+      for (std::size_t b = a + 1; b < got.rows.size(); ++b)
+        ++together[static_cast<std::size_t>(got.rows[a]) * n +
+                   static_cast<std::size_t>(got.rows[b])];
+  }
+  return together;
+}
+
+/// Inclusion probabilities of every row by the oracle, zero where the quota is.
+inline std::vector<double> probabilities(const problem& in) {
+  std::vector<double> result;
+  for (std::size_t e = 0; e + 1 < in.offsets.size(); ++e) {
+    const integer q = in.kept_offsets[e + 1] - in.kept_offsets[e];
+    std::vector<double> scores;
+    for (std::int32_t r = in.offsets[e]; r < in.offsets[e + 1]; ++r)
+      scores.push_back(in.sizes[static_cast<std::size_t>(r)] *
+                       in.sizes[static_cast<std::size_t>(r)]);
+    if (q == 0)
+      result.resize(result.size() + scores.size(), 0.0);
+    else
+      for (const double pi : oracle::inclusion_probabilities(scores, q)) result.push_back(pi);
+  }
+  return result;
+}
 
 }  // namespace estimator_test

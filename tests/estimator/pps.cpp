@@ -1,59 +1,13 @@
 // Sampling proportional to size and uniform sampling: what is drawn, and how often.
 #include <lrmoe/estimator/pps.hpp>
 #include <lrmoe/estimator/top.hpp>
+#include <lrmoe/estimator/top_plus_sampled.hpp>
 #include <lrmoe/estimator/uniform.hpp>
 
 #include "catch.hpp"
 #include "draws.hpp"
 
 using namespace estimator_test;
-
-namespace {
-
-constexpr integer draws = 10000;
-
-/// How often each row is kept, checking the laws of every draw.
-template <class Estimator>
-std::vector<integer> frequencies(const problem& in, const Estimator& estimator) {
-  drawer draw(in);
-  std::vector<integer> kept(in.sizes.size(), 0);
-  for (integer step = 0; step < draws; ++step) {
-    const drawn got = draw(estimator, {static_cast<std::uint64_t>(step), 3, 0});
-    REQUIRE(broken_law(in, got).empty());
-    for (const auto r : got.rows) ++kept[static_cast<std::size_t>(r)];
-  }
-  CHECK(draw.nothing_else_written());
-  return kept;
-}
-
-/// Draws of different steps are independent, so the count of every row is binomial.
-bool plausible(const std::vector<integer>& kept, const std::vector<double>& inclusion) {
-  const double n = static_cast<double>(draws);
-  for (std::size_t r = 0; r < kept.size(); ++r) {
-    const double bound = count_bound(n, inclusion[r], chance / static_cast<double>(kept.size()));
-    if (std::abs(static_cast<double>(kept[r]) - n * inclusion[r]) > bound) return false;
-  }
-  return true;
-}
-
-/// Inclusion probabilities of every row by the oracle, zero where the quota is.
-std::vector<double> probabilities(const problem& in) {
-  std::vector<double> result;
-  for (std::size_t e = 0; e + 1 < in.offsets.size(); ++e) {
-    const integer q = in.kept_offsets[e + 1] - in.kept_offsets[e];
-    std::vector<double> scores;
-    for (std::int32_t r = in.offsets[e]; r < in.offsets[e + 1]; ++r)
-      scores.push_back(in.sizes[static_cast<std::size_t>(r)] *
-                       in.sizes[static_cast<std::size_t>(r)]);
-    if (q == 0)
-      result.resize(result.size() + scores.size(), 0.0);
-    else
-      for (const double pi : oracle::inclusion_probabilities(scores, q)) result.push_back(pi);
-  }
-  return result;
-}
-
-}  // namespace
 
 TEST_CASE("pps keeps exactly the quota of every segment, in ascending rows", "[estimator]") {
   const auto seed = fixture::fresh_seed();
@@ -220,12 +174,7 @@ TEST_CASE("uniform sampling draws pairs of rows as often as simple random sampli
   INFO("LRMOE_TEST_SEED=" << seed);
   problem in;
   in.add(std::vector<double>(6, 1.0), 2);
-  drawer draw(in);
-  std::vector<integer> together(36, 0);
-  for (integer step = 0; step < draws; ++step) {
-    const drawn got = draw(lrmoe::uniform{seed, true}, {static_cast<std::uint64_t>(step), 0, 0});
-    ++together[static_cast<std::size_t>(got.rows[0] * 6 + got.rows[1])];
-  }
+  const auto together = pair_frequencies(in, lrmoe::uniform{seed, true});
   for (std::size_t a = 0; a < 6; ++a)
     for (std::size_t b = a + 1; b < 6; ++b) {
       INFO("rows " << a << " and " << b << ": " << together[6 * a + b]);
@@ -267,7 +216,9 @@ TEST_CASE("draws repeat with their key and change with seed, step, layer, source
     CHECK(apart > 50);
   };
   check(lrmoe::pps{42});
+  check(lrmoe::pps{42, 0.25, lrmoe::pps_order::shuffled});
   check(lrmoe::uniform{42, true});
+  check(lrmoe::top_plus_sampled{42});
 }
 
 TEST_CASE("selections are the same bit by bit for one and for two threads", "[estimator]") {
@@ -284,6 +235,9 @@ TEST_CASE("selections are the same bit by bit for one and for two threads", "[es
     CHECK(a.inclusion == b.inclusion);
   };
   check(lrmoe::pps{seed});
+  check(lrmoe::pps{seed, 0.25, lrmoe::pps_order::rows, true});
+  check(lrmoe::pps{seed, 0.0, lrmoe::pps_order::shuffled});
   check(lrmoe::top{});
   check(lrmoe::uniform{seed, true});
+  check(lrmoe::top_plus_sampled{seed});
 }

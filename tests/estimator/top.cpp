@@ -5,6 +5,7 @@
 #include <lrmoe/estimator/exact.hpp>
 #include <lrmoe/estimator/pps.hpp>
 #include <lrmoe/estimator/top.hpp>
+#include <lrmoe/estimator/top_plus_sampled.hpp>
 #include <lrmoe/estimator/uniform.hpp>
 
 #include "catch.hpp"
@@ -99,7 +100,9 @@ TEST_CASE("no segment, and no row in any segment, select nothing", "[estimator]"
   for (const problem& in : {none, empty}) {
     drawer draw(in);
     CHECK(draw(lrmoe::top{}, {}).rows.empty());
+    CHECK(draw(lrmoe::top_plus_sampled{}, {}).rows.empty());
     CHECK(draw(lrmoe::pps{}, {}).rows.empty());
+    CHECK(draw(lrmoe::pps{0, 0.5, lrmoe::pps_order::shuffled, true}, {}).rows.empty());
     CHECK(draw(lrmoe::uniform{}, {}).rows.empty());
     CHECK(draw(lrmoe::exact{}, {}).rows.empty());
     CHECK(draw.nothing_else_written());
@@ -113,7 +116,8 @@ TEST_CASE("the run-time estimator does what the chosen one does", "[estimator]")
   const problem in = edge_cases(random, 2.0);
   drawer draw(in);
   const lrmoe::draw_key key{5, 2, 0};
-  using any = lrmoe::any_estimator<lrmoe::pps, lrmoe::top, lrmoe::uniform, lrmoe::exact>;
+  using any = lrmoe::any_estimator<lrmoe::pps, lrmoe::top, lrmoe::top_plus_sampled, lrmoe::uniform,
+                                   lrmoe::exact>;
   const auto same = [&](const auto& chosen) {
     const any wrapped(chosen);
     CHECK(wrapped.keeps_all() == chosen.keeps_all());
@@ -125,7 +129,9 @@ TEST_CASE("the run-time estimator does what the chosen one does", "[estimator]")
     CHECK(a.inclusion == b.inclusion);
   };
   same(lrmoe::pps{seed});
+  same(lrmoe::pps{seed, 0.25, lrmoe::pps_order::shuffled, true});
   same(lrmoe::top{});
+  same(lrmoe::top_plus_sampled{seed, 0.25});
   same(lrmoe::uniform{seed, true});
   same(lrmoe::uniform{seed, false});
   same(lrmoe::exact{});

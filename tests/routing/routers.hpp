@@ -52,7 +52,14 @@ routed<Accumulate> route(const Router& router,
 /// Message of the argument_error that checking this routing throws, empty if none.
 template <class Accumulate>
 std::string objection(const lrmoe::routing<Accumulate, device>& given, integer E) {
-  return fixture::refusal([&] { lrmoe::check_routing(fixture::space_type{}, given, E); });
+  return fixture::refusal([&] {
+    const fixture::array<std::int64_t> first_faulty(1);
+    lrmoe::find_faulty_pair(fixture::space_type{}, given, E, first_faulty.vector());
+    Kokkos::fence("lrmoe_test::check_routing");
+    const std::int64_t faulty = first_faulty.vector()(0);
+    if (faulty < static_cast<std::int64_t>(given.experts.size()))
+      lrmoe::report_faulty_pair(given, E, faulty);
+  });
 }
 
 inline oracle::tensor as_tensor(const std::vector<oracle::number>& values, integer columns) {

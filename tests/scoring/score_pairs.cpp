@@ -38,10 +38,14 @@ scored score(const Scorer& scorer, const problem& in, const lrmoe::draw_key& key
   const fixture::array<float> sizes(in.T * in.K), contributions(in.T * in.K);
   const auto order =
       sorter.sort(space, scratch, fixture::constant(experts.matrix(in.T, in.K)), in.E);
-  lrmoe::score_pairs(space, scorer, key, order, fixture::constant(weights.matrix(in.T, in.K)),
-                     fixture::constant(gradient_norms.vector()),
-                     fixture::constant(activation_norms.vector()), sizes.vector(),
-                     contributions.vector());
+  space.fence("lrmoe_test::order");
+  const std::pair<integer, integer> rows{0, order.offsets(static_cast<std::size_t>(in.E))};
+  lrmoe::score_pairs(
+      space, scorer, key, order, fixture::constant(weights.matrix(in.T, in.K)),
+      lrmoe::vector_view<const float, device>(gradient_norms.vector()),
+      lrmoe::vector_view<const float, device>(activation_norms.vector()),
+      lrmoe::vector_view<float, device>(Kokkos::subview(sizes.vector(), rows)),
+      lrmoe::vector_view<float, device>(Kokkos::subview(contributions.vector(), rows)));
   space.fence("lrmoe_test::score");
   CHECK(sizes.guards_intact());
   CHECK(contributions.guards_intact());

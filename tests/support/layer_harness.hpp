@@ -21,7 +21,8 @@ using lrmoe::index_type;
 using oracle::integer;
 
 using backend = lrmoe::openmp::backend<>;
-using any_estimator = lrmoe::any_estimator<lrmoe::pps, lrmoe::top, lrmoe::uniform, lrmoe::exact>;
+using any_estimator = lrmoe::any_estimator<lrmoe::pps, lrmoe::top, lrmoe::top_plus_sampled,
+                                           lrmoe::uniform, lrmoe::exact>;
 
 template <class Router>
 using policies_of =
@@ -217,8 +218,7 @@ std::vector<double> coefficients(const Layer& layer, integer P) {
   std::vector<double> c(static_cast<std::size_t>(P), 0.0);
   const auto& order = layer.last_order();
   const auto& selection = layer.last_selection();
-  const auto& kept_offsets = layer.last_plan().kept_offsets;
-  const auto M = kept_offsets(kept_offsets.extent(0) - 1);
+  const auto M = static_cast<index_type>(layer.last_plan().pairs_kept());
   for (index_type m = 0; m < M; ++m)
     c[static_cast<std::size_t>(order.pair_of_row(selection.rows(m)))] =
         static_cast<double>(selection.factors(m));

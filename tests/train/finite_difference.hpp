@@ -95,7 +95,7 @@ void check_gradient(const std::string& name, const View& values, const View& gra
   CHECK(wrong_elements(values.data(), mutated.data(), mutated.size(), loss) > 0);
 }
 
-inline train::parameter& named(train::parameter_list& parameters, const std::string& name) {
+inline train::parameter& named(train::parameter_list& parameters, const char* name) {
   for (train::parameter& p : parameters)
     if (p.name == name) return p;
   FAIL("no parameter " << name);

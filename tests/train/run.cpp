@@ -6,69 +6,10 @@
 
 #include "catch.hpp"
 #include "command_line.hpp"
-#include "temporary_folder.hpp"
-#include "trainer.hpp"
+#include "small_run.hpp"
 
 using namespace train;
 using namespace train_test;
-
-namespace {
-
-/// A text with something to learn: few words, in random order.
-std::string small_text() {
-  const std::vector<std::string> words{"alpha ", "beta ", "gamma ", "delta ", "epsilon "};
-  std::string text;
-  for (std::uint64_t i = 0; text.size() < 20000; ++i) text += words[random_below(5, 1, 2, i)];
-  return text;
-}
-
-struct small_run {
-  temporary_folder place;
-  options o;
-
-  explicit small_run(train::method method = method::exact) {
-    use_one_blas_thread();
-    set_content(place.path + "/text", small_text());
-    o.data = {place.path + "/text"};
-    o.output = place.path + "/run";
-    o.method = method;
-    o.steps = 12;
-    o.batch = 4;
-    o.context = 16;
-    o.width = 16;
-    o.expert_width = 8;
-    o.experts = 6;
-    o.top_k = 2;
-    o.validate_every = 5;
-    o.validation_sequences = 10;
-    o.learning_rate = 0.02;
-    o.quiet = true;
-  }
-
-  bool run(std::int64_t until = 1000) const { return trainer(o).run(until); }
-
-  std::vector<json> log() const {
-    std::vector<json> lines;
-    std::istringstream stream(content_of(o.output + "/log.jsonl"));
-    for (std::string line; std::getline(stream, line);) lines.push_back(json::parse(line));
-    return lines;
-  }
-
-  /// What training did, without times.
-  std::vector<double> trajectory() const {
-    std::vector<double> values;
-    for (const json& line : log()) {
-      if (line["type"] == "step")
-        for (const char* key : {"loss", "gradient_norm", "kept_fraction", "noise_ratio"})
-          values.push_back(line[key]);
-      if (line["type"] == "validation")
-        for (const char* key : {"val_loss", "val_loss_smoothed"}) values.push_back(line[key]);
-    }
-    return values;
-  }
-};
-
-}  // namespace
 
 TEST_CASE("training lowers the loss, and every line of the log is complete", "[train]") {
   small_run exact;
@@ -244,6 +185,9 @@ TEST_CASE("bad usage is exit code 2 and help is 0", "[train]") {
   CHECK(code({"--help"}) == 0);
   CHECK(code({"--version"}) == 0);
   CHECK(code({}) == 2);
+  CHECK(code({"--data", "a"}) == 2);
+  CHECK(code({"--data", "a", "--plan-only"}) == -1);
+  CHECK(code({"--data", "a", "--plan-only", "--memory-budget", "2GiB", "--link", "1250MB"}) == -1);
   for (const auto& [flag, value] :
        std::vector<std::pair<std::string, std::string>>{{"--keep", "0"},
                                                         {"--keep", "1.01"},
@@ -254,8 +198,22 @@ TEST_CASE("bad usage is exit code 2 and help is 0", "[train]") {
                                                         {"--heads", "3"},
                                                         {"--top-k", "17"},
                                                         {"--warmup", "300"},
+                                                        {"--memory-budget", "-1"},
+                                                        {"--memory-budget", "999999999999TB"},
+                                                        {"--link", "-5"},
+                                                        {"--link", "nan"},
+                                                        {"--epsilon", "-1"},
+                                                        {"--epsilon", "nan"},
+                                                        {"--noise-weight", "2"},
+                                                        {"--step-budget", "-1"},
+                                                        {"--dx-share", "0"},
+                                                        {"--dw-share", "1.5"},
+                                                        {"--sketch-size", "0"},
+                                                        {"--sketch-size", "1025"},
+                                                        {"--controller", "memory-network"},
+                                                        {"--save", "nothing"},
                                                         {"--no-such-flag", "1"}}) {
     INFO(flag << " " << value);
-    CHECK(code({"--data", "a", "--output", "b", flag, value}) == 2);
+    CHECK(code({"--data", "a", "--output", "b", flag + "=" + value}) == 2);
   }
 }

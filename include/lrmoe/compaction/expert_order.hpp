@@ -26,7 +26,7 @@ class expert_sorter {
         token_of_row_(account, memory_category::token_buffers, "expert_sorter::token_of_row"),
         row_of_pair_(account, memory_category::token_buffers, "expert_sorter::row_of_pair") {}
 
-  /// Sort the pairs of `experts` (T, K), ids in [0, E) or no_expert.
+  /// Sort the pairs of `experts` (T, K). A pair whose id is outside [0, E) does not exist.
   /// Chunks of pairs count their experts, one scan turns all counts into first rows, and the chunks
   /// place their pairs: no atomics, hence the same order on every backend.
   /// Order     asynchronous on the space
@@ -50,7 +50,8 @@ class expert_sorter {
         KOKKOS_LAMBDA(const std::int64_t c) {
           for (std::int64_t e = 0; e < E; ++e) next_row(e, c) = 0;
           for (std::int64_t p = c * chunk; p < Kokkos::min(P, (c + 1) * chunk); ++p) {
-            if (expert_of_pair(p) != no_expert) ++next_row(expert_of_pair(p), c);
+            const index_type e = expert_of_pair(p);
+            if (e >= 0 && e < E) ++next_row(e, c);
           }
         });
     // One step past the last counter delivers the total. With no pair there is no counter either.
@@ -77,7 +78,7 @@ class expert_sorter {
         KOKKOS_LAMBDA(const std::int64_t c) {
           for (std::int64_t p = c * chunk; p < Kokkos::min(P, (c + 1) * chunk); ++p) {
             const index_type e = expert_of_pair(p);
-            const index_type row = e == no_expert ? no_expert : next_row(e, c)++;
+            const index_type row = e >= 0 && e < E ? next_row(e, c)++ : no_expert;
             order.row_of_pair(p) = row;
             if (row == no_expert) continue;
             order.pair_of_row(row) = static_cast<index_type>(p);

@@ -23,6 +23,9 @@ class any_estimator {
   bool unbiased() const {
     return std::visit([](const auto& e) { return e.unbiased(); }, chosen_);
   }
+  void validate() const {
+    std::visit([](const auto& e) { e.validate(); }, chosen_);
+  }
 
   template <class ExecutionSpace, class Device>
   void select(const ExecutionSpace& space, const segments<Device>& rows,

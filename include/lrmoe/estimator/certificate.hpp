@@ -26,10 +26,13 @@ struct certificate {
 
 /// Certificate of every segment into `of_expert` (E).
 /// added_variance is exactly the expected squared error of dW_down under independent (Poisson) draws
-/// with these inclusion probabilities; a systematic draw has the same probabilities but correlated
-/// inclusions, so for pps it is an estimate, usually on the high side.
-/// bias_bound counts rows of inclusion 0: dropped rows of a biased rule, and rows of an expert whose
-/// quota is 0, which no unbiased rule can reach either.
+/// with these inclusion probabilities. Draws of fixed size have the same probabilities but correlated
+/// inclusions, so for them it is an estimate, usually on the high side: close where inclusions are
+/// nearly independent (pps shuffled) or contributions point in unrelated directions, and for uniform
+/// and top_plus_sampled at least (n-1)/n of the error, n being an expert's rows that are not certain.
+/// bias_bound counts rows of inclusion 0. Those are the dropped rows of a rule that is biased (also of
+/// uniform without scaling), so that it bounds the error of this very draw; and rows of an expert
+/// whose quota is 0, which no unbiased rule can reach either.
 /// Shapes    contributions, kept.inclusion (P) by row: sqrt of score and probability
 /// Order     asynchronous on the space. Deterministic: one thread a segment, in row order, double.
 template <class ExecutionSpace, class Device>

@@ -27,6 +27,7 @@ struct selection {
 };
 
 /// An estimator keeps exactly the quota of every segment.
+///   validate()    throws argument_error when the estimator's settings are out of range
 ///   select(space, segments, sizes (P) by row, key, selection)   writes the selection, asynchronously
 ///   keeps_all()   true: quotas are ignored, every pair is kept and no sizes are needed
 ///   unbiased()    true: kept pairs with their factors have the exact gradient as expectation
@@ -35,6 +36,7 @@ struct selection {
 /// segment; factors are positive and finite.
 template <class Estimator>
 concept estimator = std::copyable<Estimator> && requires(const Estimator& e) {
+  e.validate();
   { e.keeps_all() } -> std::same_as<bool>;
   { e.unbiased() } -> std::same_as<bool>;
 };

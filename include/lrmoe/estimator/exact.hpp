@@ -9,6 +9,7 @@ namespace lrmoe {
 struct exact {
   static constexpr bool keeps_all() { return true; }
   static constexpr bool unbiased() { return true; }
+  static constexpr void validate() {}
 
   template <class ExecutionSpace, class Device>
   void select(const ExecutionSpace& space, const segments<Device>& rows,

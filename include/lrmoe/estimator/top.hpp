@@ -11,6 +11,7 @@ namespace lrmoe {
 struct top {
   static constexpr bool keeps_all() { return false; }
   static constexpr bool unbiased() { return false; }
+  static constexpr void validate() {}
 
   template <class ExecutionSpace, class Device>
   void select(const ExecutionSpace& space, const segments<Device>& rows,
@@ -18,10 +19,7 @@ struct top {
               const selection<Device>& kept) const {
     select_largest(
         "lrmoe::top::select", space, rows,
-        // Sizes are not negative, so their bit patterns order as the numbers do, NaN above all.
-        KOKKOS_LAMBDA(const index_type row) {
-          return Kokkos::bit_cast<std::uint32_t>(sizes(row)) & 0x7fffffffU;
-        },
+        KOKKOS_LAMBDA(const index_type row) { return detail::size_key(sizes(row)); },
         KOKKOS_LAMBDA(index_type, index_type) { return 1.0F; },
         KOKKOS_LAMBDA(index_type, index_type, const bool keep) { return keep ? 1.0F : 0.0F; },
         kept);

@@ -14,6 +14,7 @@ struct uniform {
 
   static constexpr bool keeps_all() { return false; }
   bool unbiased() const { return scaled; }
+  static constexpr void validate() {}
 
   template <class ExecutionSpace, class Device>
   void select(const ExecutionSpace& space, const segments<Device>& rows,

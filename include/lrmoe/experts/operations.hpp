@@ -12,6 +12,7 @@
 ///   gate_up           g, u = x [W_gate W_up];  h = silu(g) u;  norms = ||h||
 ///   down              y = h W_down
 ///   down_backward     dh' = dO W_down^T;  dw = c <dh', h>;  dg, du = c w dh' d(silu(g) u);  s = c w h
+///                     (or dw alone, when its other results are empty)
 ///   gate_up_backward  dx = [dg du] [W_gate W_up]^T
 ///   weight_gradient   dW += left^T right
 ///
@@ -57,7 +58,8 @@ struct product_cost {
 
 /// The signatures, for one element type. Shapes are given where a backend implements them
 /// (lrmoe/openmp/experts/operations.hpp). Scratch comes from the workspace and is largest in gate_up, so
-/// that backward, once gradients have been added to, allocates nothing.
+/// that backward, once gradients have been added to, allocates nothing; scratch_bytes<Element>(space, D, F)
+/// states it.
 template <class Operations, class ExecutionSpace, class Device, class Element>
 concept expert_operations = requires(Operations& operations, const ExecutionSpace& space,
                                      const gathered_rows<Element, Device>& rows,
@@ -81,6 +83,9 @@ concept expert_operations = requires(Operations& operations, const ExecutionSpac
   {
     operations.weight_gradient(space, rows, rows, offsets, gradient)
     } -> std::same_as<product_cost>;
+  {
+    Operations::template scratch_bytes<Element>(space, std::int64_t{}, std::int64_t{})
+    } -> std::same_as<std::int64_t>;
 };
 
 }  // namespace lrmoe

@@ -81,14 +81,14 @@ class ledger {
   std::string refusal(memory_category category, std::int64_t bytes) const {
     std::ostringstream message;
     message << "lrmoe: " << bytes << " bytes of " << name_of(category) << " do not fit: " << live_
-            << " of a budget of " << budget_bytes_ << " bytes are in use (";
-    const char* separator = "";
+            << " of a budget of " << budget_bytes_ << " bytes are in use";
+    const char* separator = " (";
     for (std::size_t i = 0; i < num_memory_categories; ++i) {
       if (accounts_[i].live == 0) continue;
       message << separator << name_of(static_cast<memory_category>(i)) << " " << accounts_[i].live;
       separator = ", ";
     }
-    message << "); raise the budget to at least " << live_ + bytes
+    message << (live_ == 0 ? "" : ")") << "; raise the budget to at least " << live_ + bytes
             << " bytes, or lower the tokens per call or the kept fraction";
     return message.str();
   }

@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
+#include <string>
+
 #include <lrmoe/routing/router.hpp>
 
 namespace lrmoe {
 
-/// Require valid routing: ids in [0, E) or no_expert, no id twice in a token, weights finite.
-/// Throws argument_error naming the first offending token and pair.
-/// Order     fences the space: the verdict is needed before anything is computed from the routing
-/// Cost      K^2 comparisons a token, one host synchronisation
+/// Look for a pair that breaks the rules of routing: ids in [0, E) or no_expert, no id twice in a token,
+/// weights finite. first_faulty (1) receives the lowest such pair, or P.
+/// Order     asynchronous on the space: the verdict is needed before anything is computed from the
+///           routing, but can be read together with other results
+/// Cost      K^2 comparisons a token
 template <class ExecutionSpace, class Accumulate, class Device>
-void check_routing(const ExecutionSpace& space, const routing<Accumulate, Device>& given,
-                   std::int64_t E) {
+void find_faulty_pair(const ExecutionSpace& space, const routing<Accumulate, Device>& given,
+                      std::int64_t E, const vector_view<std::int64_t, Device>& first_faulty) {
   const auto K = static_cast<index_type>(given.experts.extent(1));
   const std::int64_t P = static_cast<std::int64_t>(given.experts.extent(0)) * K;
   const auto faulty = KOKKOS_LAMBDA(const std::int64_t p) {
@@ -25,18 +28,21 @@ void check_routing(const ExecutionSpace& space, const routing<Accumulate, Device
     }
     return false;
   };
-  std::int64_t first = P;
-  Kokkos::parallel_reduce(
+  Kokkos::deep_copy(space, first_faulty, P);
+  Kokkos::parallel_for(
       "lrmoe::check_routing::find", Kokkos::RangePolicy<ExecutionSpace>(space, 0, P),
-      KOKKOS_LAMBDA(const std::int64_t p, std::int64_t& lowest) {
-        if (faulty(p) && p < lowest) lowest = p;
-      },
-      Kokkos::Min<std::int64_t>(first));
-  space.fence("lrmoe::check_routing: verdict");
-  if (first >= P) return;
+      KOKKOS_LAMBDA(const std::int64_t p) {
+        if (faulty(p)) Kokkos::atomic_min(&first_faulty(0), p);
+      });
+}
 
-  const std::int64_t t = first / K;
-  const std::int64_t k = first % K;
+/// Throw the argument_error that names what is wrong with pair p = t K + k of a routing.
+template <class Accumulate, class Device>
+[[noreturn]] void report_faulty_pair(const routing<Accumulate, Device>& given, std::int64_t E,
+                                     std::int64_t p) {
+  const auto K = static_cast<std::int64_t>(given.experts.extent(1));
+  const std::int64_t t = p / K;
+  const std::int64_t k = p % K;
   const auto experts = Kokkos::create_mirror_view_and_copy(
       Kokkos::HostSpace{}, Kokkos::subview(given.experts, t, Kokkos::ALL));
   const auto weights = Kokkos::create_mirror_view_and_copy(
@@ -46,8 +52,9 @@ void check_routing(const ExecutionSpace& space, const routing<Accumulate, Device
           " is outside [0, E = ", E, "): pass a valid id, or ", no_expert, " for a padded pair");
   require(Kokkos::isfinite(weights(k)), "routing: weight ", weights(k), " of token ", t, ", pair ",
           k, " is not finite: check the router's logits for NaN and infinity");
-  require(false, "routing: expert ", e, " appears more than once in token ", t,
-          ": the experts of a token must be distinct");
+  throw argument_error("lrmoe: routing: expert " + std::to_string(e) +
+                       " appears more than once in token " + std::to_string(t) +
+                       ": the experts of a token must be distinct");
 }
 
 }  // namespace lrmoe

@@ -29,8 +29,8 @@ void row_norms(const ExecutionSpace& space, const matrix_view<const Element, Dev
 /// Size of every row under a scorer, and the size of its contribution to dW_down, which certificates
 /// need whatever the scorer.
 ///   size[r] = scorer(w_p, ||dO_t||, ||h_r||),   contribution[r] = |w_p| ||dO_t|| ||h_r||
-/// Shapes    weights (T, K); gradient_norms (T); activation_norms (P) by row; outputs (P) by row,
-///           entries past offsets(E) are not written
+/// Shapes    weights (T, K); gradient_norms (T), or empty for 1 before gradients exist;
+///           activation_norms, outputs (N) by row
 /// Order     asynchronous on the space
 template <class ExecutionSpace, scorer Scorer, class Accumulate, class Device>
 void score_pairs(const ExecutionSpace& space, const Scorer& policy, const draw_key& key,
@@ -40,16 +40,15 @@ void score_pairs(const ExecutionSpace& space, const Scorer& policy, const draw_k
                  const vector_view<const float, Device>& activation_norms,
                  const vector_view<float, Device>& sizes,
                  const vector_view<float, Device>& contributions) {
-  const auto E = static_cast<std::int64_t>(order.offsets.extent(0)) - 1;
   const auto K = static_cast<std::int64_t>(weights.extent(1));
+  const bool known = gradient_norms.extent(0) != 0;
   Kokkos::parallel_for(
-      "lrmoe::score_pairs::score",
-      Kokkos::RangePolicy<ExecutionSpace>(space, 0, order.pair_of_row.extent(0)),
+      "lrmoe::score_pairs::score", Kokkos::RangePolicy<ExecutionSpace>(space, 0, sizes.extent(0)),
       KOKKOS_LAMBDA(const std::int64_t r) {
-        if (r >= order.offsets(E)) return;
         const index_type p = order.pair_of_row(r);
         const pair_features features{static_cast<float>(weights(p / K, p % K)),
-                                     gradient_norms(p / K), activation_norms(r), p, key};
+                                     known ? gradient_norms(p / K) : 1.0F, activation_norms(r), p,
+                                     key};
         sizes(r) = policy.size(features);
         contributions(r) =
             Kokkos::abs(features.weight) * features.gradient_norm * features.activation_norm;

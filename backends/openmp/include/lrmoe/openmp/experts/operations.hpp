@@ -29,6 +29,15 @@ class expert_operations {
 
   explicit expert_operations(workspace<device_type>& scratch) : workspace_(scratch) {}
 
+  /// Bytes of workspace that the operations take for experts of this shape, forward and backward.
+  template <class Element>
+  static std::int64_t scratch_bytes(const Kokkos::OpenMP& space, std::int64_t D, std::int64_t F) {
+    using real = accumulate_t<Element>;
+    const std::int64_t widened_weights = std::is_same_v<real, Element> ? 0 : 2 * D * F;
+    const std::int64_t gate_up = tile_rows * (D + 2 * F) + widened_weights;  // the others need less
+    return gate_up * space.concurrency() * static_cast<std::int64_t>(sizeof(real));
+  }
+
   /// g, u = x [W_gate W_up];  h = silu(g) u;  norms = ||h||
   /// Shapes    x gathered, D columns; weights (G, D, 2F); pre (P, 2F) or empty; h (P, F); norms (P)
   ///           or empty
@@ -99,8 +108,8 @@ class expert_operations {
 
   /// dh' = dO W_down^T;  dw = c <dh', h>;  dh = c w dh';  dg = dh u silu'(g);  du = dh silu(g);
   /// scaled_h = c w h
-  /// Shapes    rows.d_out, rows.pre gathered; weights (G, F, D); d_pre (M, 2F); scaled_h (M, F);
-  ///           d_weights (M) or empty
+  /// Shapes    rows.d_out, rows.pre gathered; weights (G, F, D); d_pre (M, 2F) and scaled_h (M, F), or
+  ///           both empty; d_weights (M) or empty
   /// Numerics  h is recomputed from the saved g and u and rounded as in gate_up; never divides by w
   template <class Element>
   product_cost down_backward(const Kokkos::OpenMP& space,
@@ -113,6 +122,7 @@ class expert_operations {
     const auto D = static_cast<std::int64_t>(weights.extent(2));
     const thread_scratch<real, 4> scratch(
         workspace_, space, {tile_rows * D, tile_rows * F, 2 * F, group_scratch<real>(weights)});
+    const bool store = d_pre.size() != 0;
     const typename Product::session session;
     const auto used = for_each_tile(
         "lrmoe::down_backward::tile", space, rows.offsets, tile_rows, 1,
@@ -129,10 +139,19 @@ class expert_operations {
             const real factor =
                 rows.factors.size() != 0 ? static_cast<real>(rows.factors(m)) : real(1);
             const real scale = rows.weights.size() != 0 ? factor * rows.weights(m) : factor;
+            real inner = 0;
+            if (!store) {
+#pragma omp simd reduction(+ : inner)
+              for (std::int64_t f = 0; f < F; ++f) {
+                const real silu = gu[f] * sigmoid(gu[f]);
+                inner += dh[f] * static_cast<real>(static_cast<Element>(silu * gu[F + f]));
+              }
+              d_weights(m) = factor * inner;
+              continue;
+            }
             Element* d_gate = &d_pre(m, 0);
             Element* d_up = d_gate + F;
             Element* weighted = &scaled_h(m, 0);
-            real inner = 0;
 #pragma omp simd reduction(+ : inner)
             for (std::int64_t f = 0; f < F; ++f) {
               const real s = sigmoid(gu[f]);

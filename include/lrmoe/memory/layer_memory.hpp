@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
+#pragma once
+
+#include <algorithm>
+
+#include <lrmoe/backend.hpp>
+#include <lrmoe/control/score_history.hpp>
+#include <lrmoe/estimator/gradient_scope.hpp>
+#include <lrmoe/memory/memory_use.hpp>
+#include <lrmoe/memory/saved_activations.hpp>
+#include <lrmoe/report.hpp>
+
+namespace lrmoe {
+
+/// What the memory of one forward and backward depends on beside the layer's shape.
+struct layer_call {
+  std::int64_t T = 0;        ///< tokens
+  std::int64_t pairs = 0;    ///< N, pairs that exist
+  std::int64_t kept = 0;     ///< M, pairs kept
+  std::int64_t kept_dx = 0;  ///< of those, pairs that enter dX
+  std::int64_t kept_dw = 0;  ///< of those, pairs that enter dW
+  bool backward = true;      ///< false: forward alone, nothing is saved
+  bool scores = false;       ///< the estimator draws by score
+  bool variance = false;     ///< the report estimates variances
+  bool history = false;      ///< the quota policy wants sizes
+  saved_activations saved = saved_activations::save;
+  router_gradient router = router_gradient::kept;
+  std::int64_t sketch_size = 0;
+};
+
+/// Bytes that one layer holds at the peak of a call, its context's workspace included: exactly what
+/// the ledger of a fresh context shows after it. A model adds up token buffers and saved activations of
+/// its layers and holds one workspace, buffer by buffer the largest. Weights, gradients and optimizer
+/// state are the caller's.
+/// Cost      about a hundred integer operations
+template <class Element, backend Backend>
+memory_use layer_memory(const typename Backend::execution_space& space, const layer_shape& shape,
+                        const layer_call& call) {
+  const auto bytes = [](std::int64_t count, std::size_t each) {
+    return count * static_cast<std::int64_t>(each);
+  };
+  const auto elements = [&](std::int64_t count) { return bytes(count, sizeof(Element)); };
+  const auto reals = [&](std::int64_t count) {
+    return bytes(count, sizeof(accumulate_t<Element>));
+  };
+  const auto indices = [&](std::int64_t count) { return bytes(count, sizeof(index_type)); };
+  const auto floats = [&](std::int64_t count) { return bytes(count, sizeof(float)); };
+  const auto& [D, F, E, K, F_shared] = shape;
+  const std::int64_t T = call.T, N = call.pairs, P = T * K;
+  const std::int64_t M = call.backward ? call.kept : 0;
+  const std::int64_t T_shared = F_shared > 0 ? T : 0;
+
+  memory_use use;
+  auto& buffers = use[memory_category::token_buffers];
+  auto& saved = use[memory_category::saved_activations];
+  auto& scratch = use[memory_category::workspace];
+  buffers = indices(P) + reals(P)                                      // routing
+            + indices(E + 1 + 3 * P) + bytes(1, sizeof(std::int64_t))  // order, verdict
+            + indices(F_shared > 0 ? 2 : 0);
+  scratch = indices(E * ((P + 1023) / 1024))                  // counters of the sort
+            + elements(N * D) + elements(T_shared * D)        // rows of y, later of dx
+            + elements(std::max(N * F, T_shared * F_shared))  // h
+            + std::max(Backend::expert_operations::template scratch_bytes<Element>(space, D, F),
+                       F_shared == 0 ? 0
+                                     : Backend::expert_operations::template scratch_bytes<Element>(
+                                           space, D, F_shared));
+  if (!call.backward) return use;
+
+  buffers += indices(E + 1 + M) + floats(M + N) + bytes(1, sizeof(report_totals));  // selection
+  saved += floats(N) + elements(T * 2 * F_shared);                   // ||h||, shared g, u
+  scratch += elements(std::max(M * 2 * F, T_shared * 2 * F_shared))  // [dg du]
+             + indices(M) + reals(M) + indices(P)                    // kept pairs
+             + reals(M + P);                                         // dw
+  if (call.scores) {
+    buffers += bytes(E, sizeof(certificate));
+    scratch += floats(T + 2 * N);  // gradient norms, sizes, contributions
+  }
+  if (call.variance) {
+    scratch += floats(T) + bytes(std::max(call.kept_dx, call.kept_dw), sizeof(double));
+  }
+  if (call.history) buffers += indices(E * size_bins::count);
+
+  const std::int64_t dropped = call.router == router_gradient::exact ? N - M : 0;
+  switch (call.saved) {
+    case saved_activations::save:
+      saved += elements(N * 2 * F);
+      break;
+    case saved_activations::recompute:
+      scratch += elements(std::max(M, dropped) * 2 * F);
+      break;
+    case saved_activations::proxy:
+      saved += elements(M * 2 * F);
+      scratch += elements(N * 2 * F);  // before the kept rows are chosen
+      break;
+  }
+  if (call.router == router_gradient::exact) {
+    scratch += indices(E + 1 + 2 * dropped) + reals(dropped);
+  }
+  if (call.router == router_gradient::sketch) {
+    saved += reals(N * call.sketch_size);
+    scratch += reals(T * call.sketch_size) +
+               bytes(D * ((call.sketch_size + 31) / 32), sizeof(std::uint32_t));
+  }
+  const bool dx_drawn = call.kept_dx < M, dw_drawn = call.kept_dw < M;
+  const auto second_draw = [&](std::int64_t S) {
+    buffers += indices(E + 1 + S) + floats(S + M);
+    scratch += indices(S);
+  };
+  if (dx_drawn) {
+    second_draw(call.kept_dx);
+    scratch += indices(P);
+  }
+  if (dw_drawn) {
+    second_draw(call.kept_dw);
+    scratch += bytes(E, sizeof(certificate));
+  }
+  if (dx_drawn || dw_drawn) scratch += floats(2 * M + std::max(call.kept_dx, call.kept_dw));
+  return use;
+}
+
+}  // namespace lrmoe
