@@ -78,8 +78,8 @@ RULES = [
 ]
 
 # For the second part: the model of the first at several batches, each with as many steps.
-BATCHES = (4, 8, 16, 32, 64, 128)
-BATCH_STEPS = 300
+BATCHES = (8, 16, 32, 64, 128)
+BATCH_STEPS = 200
 BATCH_RULES = [RULES[0], next(r for r in RULES if r.name == "shared_threshold/keep=0.25"),
                next(r for r in RULES if r.name == "lrmoe/keep=0.25"),
                next(r for r in RULES if r.name == "smaller_batch/keep=0.25")]
@@ -298,7 +298,7 @@ def main():
         jobs = jobs_of(RULES, model, "")
         batch_models = [] if options.no_batches else [
             model | {"batch": batch, "steps": 20 if options.quick else BATCH_STEPS,
-                     "warmup": 4 if options.quick else 30} for batch in BATCHES]
+                     "warmup": 4 if options.quick else 20} for batch in BATCHES]
         for varied in batch_models:
             jobs += jobs_of(BATCH_RULES, varied, f"-batch{varied['batch']}")
         done = run_all(jobs, options, data, identity)

@@ -8,7 +8,7 @@
 
 namespace {
 
-constexpr lrmoe::layer_shape shape{.D = 16, .F = 8, .E = 4, .K = 2, .F_shared = 0};
+constexpr lrmoe::layer_shape shape{.D = 16, .F = 4, .E = 4, .K = 2, .F_shared = 0};
 
 }  // namespace
 
@@ -16,21 +16,21 @@ TEST_CASE("predicted times are FLOPs over the rate at a width and bytes over the
           "[control]") {
   lrmoe::machine_rates rates;
   rates.product_flops_per_s = 1000;
-  rates.product_half_width = 8;  // half the rate at F = 8
+  rates.product_half_width = 8;  // half the rate at sqrt(D F) = 8
   rates.memory_bytes_per_s = 10;
   const lrmoe::cost_model model(rates, shape, 4, 4);
   // 6 D F FLOPs a pair at 500 a second; rows of 3 D + 4 F elements, 3 D F a used expert, D a token.
-  const double flops = 6.0 * 16 * 8, row = 3.0 * 16 + 4 * 8, weights = 3.0 * 16 * 8;
+  const double flops = 6.0 * 16 * 4, row = 3.0 * 16 + 4 * 4, weights = 3.0 * 16 * 4;
   CHECK(model.forward_s(5, 10, 3) ==
         Approx(10 * flops / 500 + 4.0 / 10 * (10 * row + 3 * weights + 5 * 16)));
-  CHECK(model.kept_pair_s() == Approx(2 * flops / 500 + 4.0 / 10 * (5.0 * 16 + 10 * 8)));
+  CHECK(model.kept_pair_s() == Approx(2 * flops / 500 + 4.0 / 10 * (5.0 * 16 + 10 * 4)));
   CHECK(model.kept_pair_s(1, 1, true) ==
-        Approx(model.kept_pair_s() + flops * 4 / 6 / 500 + 4.0 / 10 * (16 + 3.0 * 8)));
+        Approx(model.kept_pair_s() + flops * 4 / 6 / 500 + 4.0 / 10 * (16 + 3.0 * 4)));
   // 2, 4 and 6 of 12 D F FLOPs for dh', dX and dW.
   CHECK(model.kept_pair_s(0.5, 0.25) ==
         Approx(flops / 6 * (2 + 0.5 * 4 + 0.25 * 6) / 500 +
-               4.0 / 10 * (16 + 5.0 * 8 + 0.5 * (2.0 * 16 + 2 * 8) + 0.25 * (2.0 * 16 + 3 * 8))));
-  CHECK(model.dropped_pair_s() == Approx(flops / 3 / 500 + 4.0 / 10 * (16 + 2.0 * 8)));
+               4.0 / 10 * (16 + 5.0 * 4 + 0.5 * (2.0 * 16 + 2 * 4) + 0.25 * (2.0 * 16 + 3 * 4))));
+  CHECK(model.dropped_pair_s() == Approx(flops / 3 / 500 + 4.0 / 10 * (16 + 2.0 * 4)));
   CHECK(model.dropped_pair_s(true) - model.dropped_pair_s() ==
         Approx(model.kept_pair_s(1, 1, true) - model.kept_pair_s()));
   CHECK(model.backward_fixed_s(5, 10, 3) ==
@@ -41,7 +41,7 @@ TEST_CASE("predicted times are FLOPs over the rate at a width and bytes over the
 TEST_CASE("a shared expert adds its own products whatever is kept", "[control]") {
   const lrmoe::machine_rates rates;
   auto with = shape;
-  with.F_shared = 8;
+  with.F_shared = 4;
   const lrmoe::cost_model alone(rates, shape, 4, 4), both(rates, with, 4, 4);
   // As many tokens as pairs through an expert of the same width.
   CHECK(both.forward_s(10, 10, 1) - alone.forward_s(10, 10, 1) ==

@@ -49,7 +49,7 @@ struct machine_rates {
 };
 
 /// Predicted times of one layer's parts on one rank.
-///   time = FLOPs / rate(min(D, F)) + bytes moved / memory_bytes_per_s
+///   time = FLOPs / rate(sqrt(D F)) + bytes moved / memory_bytes_per_s
 /// FLOPs are those of docs/method.md. Bytes count every row that an operation reads or writes and the
 /// weights and gradients of each expert in use. Row work is taken as limited by memory.
 class cost_model {
@@ -100,7 +100,7 @@ class cost_model {
 
  private:
   double product_s(double flops, double F) const {
-    const double width = std::min(D_, F);
+    const double width = std::sqrt(D_ * F);
     return flops * (width + rates_.product_half_width) / (width * rates_.product_flops_per_s);
   }
   double moved_s(double elements) const { return elements * element_ / rates_.memory_bytes_per_s; }

@@ -15,19 +15,106 @@ namespace lrmoe {
 namespace detail {
 
 /// One source's shares, rounded down, and their remainders q n - share L; `left` loses the shares.
-/// A function of its own, because only parameters keep their promise not to overlap.
-template <class Number>
-void floor_shares(std::size_t experts, const index_type* KOKKOS_RESTRICT q,
-                  const index_type* KOKKOS_RESTRICT n, const index_type* KOKKOS_RESTRICT L,
-                  index_type* KOKKOS_RESTRICT share, index_type* KOKKOS_RESTRICT remainder,
-                  index_type* KOKKOS_RESTRICT left) {
+/// Functions of their own, because only parameters keep their promise not to overlap.
+/// In double, where q n is exact below 2^52: a quotient from the reciprocal of L is off by one at most,
+/// which the remainder shows.
+template <class Rest>
+void floor_shares_in_double(std::size_t experts, const index_type* KOKKOS_RESTRICT q,
+                            const index_type* KOKKOS_RESTRICT n,
+                            const index_type* KOKKOS_RESTRICT L,
+                            const double* KOKKOS_RESTRICT reciprocal,
+                            index_type* KOKKOS_RESTRICT share, Rest* KOKKOS_RESTRICT remainder,
+                            index_type* KOKKOS_RESTRICT left) {
   for (std::size_t e = 0; e < experts; ++e) {
-    const Number product = static_cast<Number>(q[e]) * static_cast<Number>(n[e]);
-    const auto quotient = static_cast<index_type>(product / static_cast<Number>(L[e]));
-    const Number rest = product - static_cast<Number>(quotient) * static_cast<Number>(L[e]);
+    const double product = static_cast<double>(q[e]) * static_cast<double>(n[e]);
+    index_type quotient = static_cast<index_type>(product * reciprocal[e]);
+    auto rest = static_cast<index_type>(product -
+                                        static_cast<double>(quotient) * static_cast<double>(L[e]));
+    const index_type low = rest < 0 ? 1 : 0, high = rest >= L[e] ? 1 : 0;
+    quotient += high - low;
+    rest += (low - high) * L[e];
     share[e] = quotient;
-    remainder[e] = static_cast<index_type>(rest);
+    remainder[e] = static_cast<Rest>(rest);
     left[e] -= quotient;
+  }
+}
+
+template <class Rest>
+void floor_shares_in_integers(std::size_t experts, const index_type* q, const index_type* n,
+                              const index_type* L, index_type* share, Rest* remainder,
+                              index_type* left) {
+  for (std::size_t e = 0; e < experts; ++e) {
+    const std::int64_t product = std::int64_t{q[e]} * n[e];
+    share[e] = static_cast<index_type>(product / L[e]);
+    remainder[e] = static_cast<Rest>(product % L[e]);
+    left[e] -= share[e];
+  }
+}
+
+/// Number of rests that reach a bound, added up over the rows of one expert.
+template <class Rest>
+void count_reaching(std::size_t experts, const Rest* KOKKOS_RESTRICT rest,
+                    const Rest* KOKKOS_RESTRICT bound, Rest* KOKKOS_RESTRICT count) {
+  for (std::size_t e = 0; e < experts; ++e)
+    count[e] = static_cast<Rest>(count[e] + (rest[e] >= bound[e] ? 1 : 0));
+}
+
+/// The pairs that floors leave over go to the largest remainders. Rest holds remainders and numbers of
+/// sources: the narrower it is, the more experts a vector instruction takes.
+template <class Rest>
+void split_by_source(std::size_t sources, std::size_t experts, const index_type* source_counts,
+                     const index_type* q, index_type* shares, const index_type* L,
+                     index_type largest, index_type* left) {
+  // Kept as long as the thread, so that nothing is allocated while sizes stay the same.
+  thread_local std::vector<Rest> storage;
+  thread_local std::vector<double> reciprocal;
+  storage.resize(std::max(storage.size(), (5 + sources) * experts));
+  reciprocal.resize(std::max(reciprocal.size(), experts));
+  std::fill_n(storage.begin(), 5 * experts, Rest{0});
+  Rest* const wins = storage.data();   // a remainder of at least this wins
+  Rest* const tried = wins + experts;  // one that may be too high
+  Rest* const winners = tried + experts;
+  Rest* const open = winners + experts;  // pairs left over
+  Rest* const ties = open + experts;
+  Rest* const remainder = ties + experts;  // (R, E)
+
+  for (std::size_t e = 0; e < experts; ++e) reciprocal[e] = 1.0 / L[e];
+  for (std::size_t s = 0; s < sources; ++s) {
+    const index_type* const n = source_counts + s * experts;
+    index_type* const share = shares + s * experts;
+    Rest* const rest = remainder + s * experts;
+    if (largest < index_type{1} << 26) {
+      floor_shares_in_double(experts, q, n, L, reciprocal.data(), share, rest, left);
+    } else {
+      floor_shares_in_integers(experts, q, n, L, share, rest, left);
+    }
+  }
+  for (std::size_t e = 0; e < experts; ++e) open[e] = static_cast<Rest>(left[e]);
+
+  // The highest remainder that at least `open` sources reach, bit by bit. All reach 0.
+  for (int bit = std::bit_width(static_cast<std::uint32_t>(largest)) - 1; bit >= 0; --bit) {
+    for (std::size_t e = 0; e < experts; ++e) {
+      tried[e] = static_cast<Rest>(wins[e] + (Rest{1} << bit));
+      winners[e] = 0;
+    }
+    for (std::size_t s = 0; s < sources; ++s)
+      count_reaching(experts, remainder + s * experts, tried, winners);
+    for (std::size_t e = 0; e < experts; ++e) wins[e] = winners[e] >= open[e] ? tried[e] : wins[e];
+  }
+  std::copy_n(open, experts, ties);
+  for (std::size_t s = 0; s < sources; ++s) {
+    const Rest* const rest = remainder + s * experts;
+    for (std::size_t e = 0; e < experts; ++e)
+      ties[e] = static_cast<Rest>(ties[e] - (rest[e] > wins[e] ? 1 : 0));
+  }
+  for (std::size_t s = 0; s < sources; ++s) {
+    const Rest* const rest = remainder + s * experts;
+    index_type* const share = shares + s * experts;
+    for (std::size_t e = 0; e < experts; ++e) {
+      const Rest tie = static_cast<Rest>((rest[e] == wins[e] ? 1 : 0) & (ties[e] > 0 ? 1 : 0));
+      ties[e] = static_cast<Rest>(ties[e] - tie);
+      share[e] += (rest[e] > wins[e] ? 1 : 0) + tie;
+    }
   }
 }
 
@@ -47,19 +134,11 @@ inline void split_by_source(std::int64_t R, std::int64_t E,
                             std::span<const index_type> quotas, std::span<index_type> shares) {
   const auto experts = static_cast<std::size_t>(E);
   const auto sources = static_cast<std::size_t>(R);
-  // Kept as long as the thread, so that nothing is allocated while sizes stay the same.
   thread_local std::vector<index_type> storage;
-  storage.resize(std::max(storage.size(), (6 + sources) * experts));
-  std::fill_n(storage.begin(), 6 * experts, 0);
+  storage.resize(std::max(storage.size(), 2 * experts));
   index_type* const L = storage.data();
-  index_type* const left = L + experts;      // pairs that the floors leave over
-  index_type* const wins = left + experts;   // a remainder of at least this wins
-  index_type* const tried = wins + experts;  // one that may be too high
-  index_type* const winners = tried + experts;
-  index_type* const ties = winners + experts;
-  index_type* const remainder = ties + experts;  // (R, E)
-  const index_type* const q = quotas.data();
-
+  index_type* const left = L + experts;  // pairs that the floors leave over
+  std::fill_n(L, experts, 0);
   for (std::size_t s = 0; s < sources; ++s) {
     const index_type* const n = &source_counts[s * experts];
     for (std::size_t e = 0; e < experts; ++e) L[e] += n[e];
@@ -67,46 +146,13 @@ inline void split_by_source(std::int64_t R, std::int64_t E,
   index_type largest = 1;
   for (std::size_t e = 0; e < experts; ++e) {
     L[e] = std::max(L[e], 1);
-    left[e] = q[e];
+    left[e] = quotas[e];
     largest = std::max(largest, L[e]);
   }
-
-  // Below 2^26, products are exact in double, and a quotient that is no whole number is further from
-  // the next one, by at least 1 / L, than rounding takes it.
-  const bool exact_in_double = largest < index_type{1} << 26;
-  for (std::size_t s = 0; s < sources; ++s) {
-    const auto divide =
-        exact_in_double ? detail::floor_shares<double> : detail::floor_shares<std::int64_t>;
-    divide(experts, q, &source_counts[s * experts], L, &shares[s * experts],
-           remainder + s * experts, left);
-  }
-
-  // The highest remainder that at least `left` sources reach, bit by bit. All reach 0.
-  for (int bit = std::bit_width(static_cast<std::uint32_t>(largest)) - 1; bit >= 0; --bit) {
-    for (std::size_t e = 0; e < experts; ++e) {
-      tried[e] = wins[e] + (index_type{1} << bit);
-      winners[e] = 0;
-    }
-    for (std::size_t s = 0; s < sources; ++s) {
-      const index_type* const rest = remainder + s * experts;
-      for (std::size_t e = 0; e < experts; ++e) winners[e] += rest[e] >= tried[e] ? 1 : 0;
-    }
-    for (std::size_t e = 0; e < experts; ++e) wins[e] = winners[e] >= left[e] ? tried[e] : wins[e];
-  }
-  for (std::size_t e = 0; e < experts; ++e) ties[e] = left[e];
-  for (std::size_t s = 0; s < sources; ++s) {
-    const index_type* const rest = remainder + s * experts;
-    for (std::size_t e = 0; e < experts; ++e) ties[e] -= rest[e] > wins[e] ? 1 : 0;
-  }
-  for (std::size_t s = 0; s < sources; ++s) {
-    const index_type* const rest = remainder + s * experts;
-    index_type* const share = &shares[s * experts];
-    for (std::size_t e = 0; e < experts; ++e) {
-      const index_type tie = (rest[e] == wins[e] ? 1 : 0) & (ties[e] > 0 ? 1 : 0);
-      ties[e] -= tie;
-      share[e] += (rest[e] > wins[e] ? 1 : 0) + tie;
-    }
-  }
+  constexpr index_type narrow = index_type{1} << 15;
+  const auto split = largest < narrow && R < narrow ? detail::split_by_source<std::int16_t>
+                                                    : detail::split_by_source<index_type>;
+  split(sources, experts, source_counts.data(), quotas.data(), shares.data(), L, largest, left);
 }
 
 }  // namespace lrmoe

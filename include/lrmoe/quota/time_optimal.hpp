@@ -31,7 +31,7 @@ namespace lrmoe {
 ///           without link time a rank then keeps what more it has time for, and pairs more or less are
 ///           tried on the slowest ranks. The result is compared with keeping every pair, so by its own
 ///           forecast this never loses to it.
-/// Numerics  without link time within 1 % of the optimum over all quotas; with it within about 10 %, as
+/// Numerics  without link time within 2 % of the optimum over all quotas; with it within about 10 %, as
 ///           ranks that send unlike shares of their pairs are not told apart (tests enumerate all
 ///           quotas of 3 experts with 20 to 60 pairs on 2 ranks)
 /// Cost      O(E thresholds + R (thresholds + bounds)), and O(R E) with links
@@ -40,8 +40,8 @@ namespace lrmoe {
 struct time_optimal {
   double noise_weight = 1;  ///< a, in [0, 1]
 
-  static constexpr int thresholds = 56;
-  static constexpr int bounds = 40;
+  static constexpr int thresholds = 32;
+  static constexpr int bounds = 20;
 
   void validate() const {
     require(noise_weight >= 0.0 && noise_weight <= 1.0,
