@@ -174,6 +174,8 @@ def document_of(results, batches, targets, model, options):
     entries = []
 
     def add(kind, rule, m, values, unit, tail=""):
+        if m["steps"] != model["steps"]:
+            tail += f"/steps={m['steps']}"
         head, _, setting = rule.name.partition("/")
         path = f"{kind}/{head}/{name_of(m)}{tail}" + (f"/{setting}" if setting else "")
         missing = any(v is None or (isinstance(v, float) and math.isnan(v)) for v in values)
@@ -197,8 +199,6 @@ def document_of(results, batches, targets, model, options):
             entries[-1]["target_loss"] = target
     for (rule, batch), runs in batches.items():
         add_all(rule, model | {"batch": batch, "steps": BATCH_STEPS}, runs)
-        for entry in entries[-5:]:
-            entry["steps"] = BATCH_STEPS
     values = {e["name"]: e["value"] for e in entries}
     for e in entries:
         if values.get(e["baseline"]) and e["value"] is not None:
