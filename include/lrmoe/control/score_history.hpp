@@ -45,15 +45,6 @@ struct size_bins {
     }();
     return table;
   }
-  /// Their reciprocals: one division less for every size of every expert in a forecast.
-  static const std::array<double, count>& reciprocals() {
-    static const auto table = [] {
-      std::array<double, count> inverse = middles();
-      for (double& value : inverse) value = 1.0 / value;
-      return inverse;
-    }();
-    return table;
-  }
 };
 
 /// What earlier calls of a layer showed: of every expert how its pairs' sizes spread, and how much

@@ -49,7 +49,6 @@ class variance_forecast {
     pairs_in_bin_.fill(0.0);
     score_total_ = 0;
     const std::span<const double> sizes = size_bins::middles();
-    const std::span<const double> reciprocals = size_bins::reciprocals();
     bool have_mean = false;
     std::size_t written = 0;
     for (std::size_t e = 0; e < E; ++e) {

@@ -6,8 +6,7 @@
 #include <cstdint>
 #include <span>
 
-#include <lrmoe/quota/quota.hpp>
-#include <lrmoe/quota/scratch.hpp>
+#include <lrmoe/quota/exchange_by_gain.hpp>
 
 namespace lrmoe {
 
@@ -39,69 +38,17 @@ struct error_bounded {
     if (!(bound > 0.0)) return;
     const double tau = forecast.common_threshold(bound);
 
-    // All steps that gain more than tau^2, and no other: what the greedy choice has taken when it
-    // reaches that gain.
-    const auto gain = [&](std::size_t e, index_type q) {
-      const auto expert = static_cast<std::int64_t>(e);
-      return forecast.added_variance(expert, q) - forecast.added_variance(expert, q + 1);
-    };
+    detail::take_gains_above(request, tau, quotas);
     double variance = 0;
     for (std::size_t e = 0; e < quotas.size(); ++e) {
-      const index_type L = request.counts[e];
-      if (L == 0) continue;
-      const auto expert = static_cast<std::int64_t>(e);
-      auto q = static_cast<index_type>(std::clamp(forecast.kept(expert, tau), 1.0, double(L)));
-      while (q < L && gain(e, q) > tau * tau) ++q;
-      while (q > 1 && gain(e, q - 1) <= tau * tau) --q;
-      quotas[e] = q;
-      variance += forecast.added_variance(expert, q);
+      variance += forecast.added_variance(static_cast<std::int64_t>(e), quotas[e]);
     }
-
-    struct move {
-      double gain;
-      std::size_t e;
-    };
-    const std::span<move> heap = detail::scratch<error_bounded, move>(quotas.size());
-    std::size_t size = 0;
-    if (variance > bound) {
-      const auto later = [](const move& a, const move& b) {
-        return a.gain != b.gain ? a.gain < b.gain : a.e > b.e;
-      };
-      for (std::size_t e = 0; e < quotas.size(); ++e) {
-        if (quotas[e] < request.counts[e]) heap[size++] = {gain(e, quotas[e]), e};
-      }
-      std::make_heap(heap.begin(), heap.begin() + size, later);
-      while (variance > bound && size > 0) {
-        std::pop_heap(heap.begin(), heap.begin() + size, later);
-        const move best = heap[size - 1];
-        variance -= best.gain;
-        if (++quotas[best.e] < request.counts[best.e]) {
-          heap[size - 1] = {gain(best.e, quotas[best.e]), best.e};
-          std::push_heap(heap.begin(), heap.begin() + size, later);
-        } else {
-          --size;
-        }
-      }
-    } else {
-      const auto later = [](const move& a, const move& b) {
-        return a.gain != b.gain ? a.gain > b.gain : a.e < b.e;
-      };
-      for (std::size_t e = 0; e < quotas.size(); ++e) {
-        if (quotas[e] > 1) heap[size++] = {gain(e, quotas[e] - 1), e};
-      }
-      std::make_heap(heap.begin(), heap.begin() + size, later);
-      while (size > 0 && variance + heap.front().gain <= bound) {
-        std::pop_heap(heap.begin(), heap.begin() + size, later);
-        const move least = heap[size - 1];
-        variance += least.gain;
-        if (--quotas[least.e] > 1) {
-          heap[size - 1] = {gain(least.e, quotas[least.e] - 1), least.e};
-          std::push_heap(heap.begin(), heap.begin() + size, later);
-        } else {
-          --size;
-        }
-      }
-    }
+    const bool add = variance > bound;
+    detail::exchange_by_gain(request, add, quotas, [&](double gain) {
+      if (add ? variance <= bound : variance + gain > bound) return false;
+      variance += add ? -gain : gain;
+      return true;
+    });
   }
 };
 

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <span>
 
+#include <lrmoe/quota/exchange_by_gain.hpp>
 #include <lrmoe/quota/fixed_fraction.hpp>
-#include <lrmoe/quota/scratch.hpp>
 
 namespace lrmoe {
 
@@ -39,56 +37,14 @@ struct shared_threshold {
     const double tau = forecast.threshold_keeping(static_cast<double>(left));
     if (!(tau > 0.0)) return;
 
-    const auto gain = [&](std::size_t e, index_type q) {
-      const auto expert = static_cast<std::int64_t>(e);
-      return forecast.added_variance(expert, q) - forecast.added_variance(expert, q + 1);
-    };
-    // What the greedy choice has taken when gains reach tau^2.
-    for (std::size_t e = 0; e < quotas.size(); ++e) {
-      const index_type L = request.counts[e];
-      index_type& q = quotas[e];
-      if (L == 0) continue;
-      q = static_cast<index_type>(
-          std::clamp(forecast.kept(static_cast<std::int64_t>(e), tau), 1.0, double(L)));
-      while (q < L && gain(e, q) > tau * tau) ++q;
-      while (q > 1 && gain(e, q - 1) <= tau * tau) --q;
-      left -= q;
-    }
-    // The rest, or what is too much, one by one.
-    struct move {
-      double gain;
-      std::size_t e;
-    };
-    const bool more = left > 0;
-    const auto after = [more](const move& a, const move& b) {
-      if (a.gain != b.gain) return more ? a.gain < b.gain : a.gain > b.gain;
-      return more ? a.e > b.e : a.e < b.e;
-    };
-    const std::span<move> heap = detail::scratch<shared_threshold, move>(quotas.size());
-    std::size_t size = 0;
-    const auto can_move = [&](std::size_t e) {
-      return more ? quotas[e] < request.counts[e] : quotas[e] > 1;
-    };
-    const auto move_of = [&](std::size_t e) {
-      return move{gain(e, more ? quotas[e] : quotas[e] - 1), e};
-    };
-    for (std::size_t e = 0; e < quotas.size(); ++e) {
-      if (can_move(e)) heap[size++] = move_of(e);
-    }
-    const auto begin = heap.begin();
-    std::make_heap(begin, begin + static_cast<std::ptrdiff_t>(size), after);
-    while (left != 0 && size > 0) {
-      std::pop_heap(begin, begin + static_cast<std::ptrdiff_t>(size), after);
-      const std::size_t e = heap[size - 1].e;
-      quotas[e] += more ? 1 : -1;
-      left += more ? -1 : 1;
-      if (can_move(e)) {
-        heap[size - 1] = move_of(e);
-        std::push_heap(begin, begin + static_cast<std::ptrdiff_t>(size), after);
-      } else {
-        --size;
-      }
-    }
+    detail::take_gains_above(request, tau, quotas);
+    for (const index_type q : quotas) left -= q;
+    const bool add = left > 0;
+    detail::exchange_by_gain(request, add, quotas, [&](double /*gain*/) {
+      if (left == 0) return false;
+      left += add ? -1 : 1;
+      return true;
+    });
   }
 };
 
