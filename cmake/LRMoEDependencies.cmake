@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-# Finds Kokkos (required), Kokkos Kernels and CBLAS (the host backend needs one of the two).
+# Finds Kokkos (required), Kokkos Kernels and CBLAS (the host backend needs one of the two), and MPI
+# (for LRMoE::mpi).
 #
 # Order for Kokkos and for Kokkos Kernels: a target that the enclosing project has defined; the
 # source folder given; an installed package; with LRMOE_FETCH_DEPENDENCIES the release archive.
@@ -11,8 +12,11 @@ set(LRMOE_KOKKOS_KERNELS_SOURCE_DIR "" CACHE PATH
     "Kokkos Kernels source tree (4.5 or later) to build with LRMoE")
 option(LRMOE_FETCH_DEPENDENCIES
        "Download Kokkos and Kokkos Kernels 4.5.1 if they are not found (with pinned hashes)" OFF)
-foreach(name CBLAS KOKKOS_KERNELS)
-  set(LRMOE_WITH_${name} AUTO CACHE STRING "Use ${name} in the host backend: AUTO, ON or OFF")
+set(lrmoe_used_CBLAS "Use CBLAS in the host backend")
+set(lrmoe_used_KOKKOS_KERNELS "Use Kokkos Kernels in the host backend")
+set(lrmoe_used_MPI "Build LRMoE::mpi")
+foreach(name CBLAS KOKKOS_KERNELS MPI)
+  set(LRMOE_WITH_${name} AUTO CACHE STRING "${lrmoe_used_${name}}: AUTO, ON or OFF")
   set_property(CACHE LRMOE_WITH_${name} PROPERTY STRINGS AUTO ON OFF)
   if(NOT LRMOE_WITH_${name} MATCHES "^(AUTO|ON|OFF)$")
     message(FATAL_ERROR "LRMOE_WITH_${name} is '${LRMOE_WITH_${name}}': use AUTO, ON or OFF")
@@ -140,3 +144,28 @@ if(NOT LRMOE_WITH_CBLAS STREQUAL OFF)
 else()
   lrmoe_summary("CBLAS" "off" "" "LRMOE_WITH_CBLAS=OFF")
 endif()
+
+# MPI ------------------------------------------------------------------------------------------
+set(lrmoe_have_MPI FALSE)
+if(NOT LRMOE_WITH_MPI STREQUAL OFF)
+  # Without the C++ bindings that MPI has dropped; this library calls the C interface.
+  set(MPI_CXX_SKIP_MPICXX ON)
+  find_package(MPI QUIET COMPONENTS CXX)
+  if(MPI_CXX_FOUND)
+    set(lrmoe_have_MPI TRUE)
+    list(GET MPI_CXX_LIBRARIES -1 lrmoe_mpi_where)
+    lrmoe_summary("MPI" "found" "${MPI_CXX_VERSION}" "${lrmoe_mpi_where}")
+  elseif(LRMOE_WITH_MPI STREQUAL ON)
+    message(FATAL_ERROR "LRMOE_WITH_MPI is ON and no MPI for C++ was found. Install one (Debian, "
+            "Ubuntu: libopenmpi-dev openmpi-bin; scripts/bootstrap does), or pass "
+            "-DMPI_HOME=<where it is installed>.")
+  else()
+    lrmoe_summary("MPI" "not found" "" "")
+  endif()
+else()
+  lrmoe_summary("MPI" "off" "" "LRMOE_WITH_MPI=OFF")
+endif()
+
+# Logical ranks are threads.
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)

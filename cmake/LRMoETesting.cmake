@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-# lrmoe_test() and lrmoe_compile_fail().
+# lrmoe_test(), lrmoe_mpi_test() and lrmoe_compile_fail().
 
 lrmoe_require(Catch2 catch2)
 
@@ -34,6 +34,47 @@ function(lrmoe_test name)
   target_precompile_headers(${target} REUSE_FROM lrmoe_test_base)
   add_test(NAME ${name} COMMAND ${target})
   set_tests_properties(${name} PROPERTIES TIMEOUT 900 ENVIRONMENT "OMP_PROC_BIND=false;OMP_WAIT_POLICY=passive" LABELS unit)
+endfunction()
+
+# lrmoe_mpi_test(NAME SOURCES file... PROCESSES n...)
+# One executable with a main function of its own, and a CTest test NAME_n on each number of
+# processes; cases tagged [several] do not run on one. The machine may have fewer processors and the
+# user may be root: these settings are Open MPI's words for it, others do not mind them.
+function(lrmoe_mpi_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;PROCESSES")
+  set(target lrmoe_test_${name})
+  add_executable(${target} ${arg_SOURCES})
+  target_include_directories(${target} PRIVATE support)
+  target_link_libraries(${target} PRIVATE LRMoE::openmp LRMoE::mpi Catch2::Catch2 lrmoe_options)
+  target_compile_definitions(
+    ${target} PRIVATE $<TARGET_PROPERTY:lrmoe_test_base,INTERFACE_COMPILE_DEFINITIONS>)
+  set(environment
+      OMPI_ALLOW_RUN_AS_ROOT=1
+      OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+      OMPI_MCA_rmaps_base_oversubscribe=1
+      OMPI_MCA_mpi_yield_when_idle=1
+      OMP_NUM_THREADS=1
+      OMP_PROC_BIND=false
+      OMP_WAIT_POLICY=passive)
+  foreach(processes IN LISTS arg_PROCESSES)
+    set(filter "")
+    if(processes EQUAL 1)
+      set(filter "~[several]~[killed]")  # an exclusion alone would run hidden cases
+    endif()
+    add_test(NAME ${name}_${processes}
+             COMMAND "${MPIEXEC_EXECUTABLE}" ${MPIEXEC_NUMPROC_FLAG} ${processes}
+                     ${MPIEXEC_PREFLAGS} $<TARGET_FILE:${target}> ${filter} ${MPIEXEC_POSTFLAGS})
+    set_tests_properties(${name}_${processes} PROPERTIES TIMEOUT 300 PROCESSORS ${processes}
+                                                         ENVIRONMENT "${environment}" LABELS mpi)
+  endforeach()
+  # One process dies and the others wait for it: mpirun ends them all, with an error.
+  add_test(NAME ${name}_killed
+           COMMAND "${MPIEXEC_EXECUTABLE}" ${MPIEXEC_NUMPROC_FLAG} 3 ${MPIEXEC_PREFLAGS}
+                   $<TARGET_FILE:${target}> "[killed]" ${MPIEXEC_POSTFLAGS})
+  set_tests_properties(
+    ${name}_killed
+    PROPERTIES PASS_REGULAR_EXPRESSION "exited on signal 9|SIGNAL: 9|EXIT CODE: 9" TIMEOUT 100
+               PROCESSORS 3 ENVIRONMENT "${environment}" LABELS mpi)
 endfunction()
 
 # lrmoe_compile_fail(NAME SOURCE REGEX): SOURCE must not compile, with an error that matches REGEX.

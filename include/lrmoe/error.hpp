@@ -22,6 +22,11 @@ struct memory_error : error {
   using error::error;
 };
 
+/// Another rank failed, left or did not answer in time. Names the rank and, where it is known, the cause.
+struct rank_error : error {
+  using error::error;
+};
+
 /// Throw argument_error with the concatenated message unless the condition holds.
 /// The message names the value, the limit and the remedy; it is only built on failure.
 template <class... Parts>
