@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-// lrmoe_bench_plan: times the controller, from the counts of all ranks to quotas and their shares, on
-// one core.
+// lrmoe_bench_plan: times the controller, from the counts of all ranks to quotas and their shares, and
+// the rebalancer, from kept pairs of replicas to moves, on one core.
 // Exit code: 0 measured, 1 error or a plan that breaks its laws, 2 bad usage.
 
 #include <algorithm>
@@ -14,6 +14,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -29,6 +30,8 @@
 #include <lrmoe/quota/tile_rounded.hpp>
 #include <lrmoe/quota/time_optimal.hpp>
 #include <lrmoe/quota/with_floor.hpp>
+#include <lrmoe/rebalance/rebalance.hpp>
+#include <lrmoe/rebalance/rebalance_certificate.hpp>
 #include <lrmoe/version.hpp>
 
 #include "support/harness.hpp"
@@ -45,6 +48,7 @@ struct options {
   std::int64_t experts = 128;
   std::int64_t top_k = 8;
   std::int64_t tokens = 4096;
+  std::int64_t slots = 4;
   std::int64_t matrices = 1000;
   std::uint64_t seed = 1;
   std::string json_file;
@@ -61,7 +65,10 @@ void declare_options(CLI::App& app, options& o) {
       "with another ranking in each matrix; one_hot, where every token picks the same expert; "
       "drifting,\n"
       "zipf0.6 whose ranking changes a little from matrix to matrix. Policies take turns on each "
-      "matrix.");
+      "matrix.\n"
+      "Then times the rebalancer on the pairs that error_bounded keeps, on replicas of the experts "
+      "that\n"
+      "had most pairs in this matrix or in the one before of the family, in turns.");
   app.set_version_flag("--version", "lrmoe_bench_plan " LRMOE_VERSION_STRING);
   app.option_defaults()->always_capture_default();
   app.get_formatter()->column_width(32);
@@ -74,6 +81,7 @@ void declare_options(CLI::App& app, options& o) {
   count("--experts", o.experts, "experts E");
   count("--top-k", o.top_k, "experts K of a token, at most --experts");
   count("--tokens", o.tokens, "tokens T of each rank");
+  count("--slots", o.slots, "slots of each rank; experts with most pairs fill those left over");
   count("--matrices", o.matrices, "count matrices of all families together");
   app.add_option("--seed", o.seed, "of the random counts and sizes")->type_name("INT");
   app.add_option("--json", o.json_file, "also write the results to this file")->type_name("FILE");
@@ -95,6 +103,13 @@ std::string conflict(const options& o) {
     return fmt::format(
         "--top-k {} is more than --experts {}: a token cannot choose an expert twice", o.top_k,
         o.experts);
+  }
+  if (o.ranks * o.slots < o.experts) {
+    return fmt::format("--ranks {} times --slots {} cannot hold --experts {}", o.ranks, o.slots,
+                       o.experts);
+  }
+  if (o.ranks * o.slots > std::int64_t{1} << 20) {
+    return fmt::format("--ranks {} times --slots {} exceed 2^20 slots", o.ranks, o.slots);
   }
   if (o.ranks * o.tokens > std::int64_t{1} << 30) {
     return fmt::format("--ranks {} times --tokens {} exceed 2^30 tokens in one call", o.ranks,
@@ -244,9 +259,113 @@ class costs {
                          .bytes = static_cast<std::int64_t>(2 * 2 * expert_width)};
 };
 
+/// Every expert once, and the slots left over to copies of those with most pairs a copy; from most
+/// pairs to fewest, each on the rank with fewest pairs that has a slot and, where possible, no copy.
+lrmoe::placement replicate_hottest(const options& o, const std::vector<index_type>& counts) {
+  const auto R = static_cast<std::size_t>(o.ranks), S = static_cast<std::size_t>(o.slots);
+  std::vector<std::int64_t> copies(counts.size(), 1);
+  const auto pairs = [&](std::size_t e) {
+    return static_cast<double>(counts[e]) / static_cast<double>(copies[e]);
+  };
+  std::vector<std::size_t> order(counts.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  while (order.size() < R * S) {
+    std::size_t hottest = counts.size();
+    for (std::size_t e = 0; e < counts.size(); ++e) {
+      if (copies[e] == o.ranks) continue;
+      if (hottest == counts.size() || pairs(e) > pairs(hottest)) hottest = e;
+    }
+    if (hottest == counts.size()) break;
+    ++copies[hottest];
+    order.push_back(hottest);
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return pairs(a) > pairs(b); });
+  std::vector<index_type> slots(R * S, lrmoe::no_expert);
+  std::vector<std::size_t> used(R, 0);
+  std::vector<double> load(R, 0.0);
+  for (const std::size_t e : order) {
+    std::size_t best = R;
+    bool best_has = false;
+    for (std::size_t r = 0; r < R; ++r) {
+      if (used[r] == S) continue;
+      const auto* const held = &slots[r * S];
+      const bool has =
+          std::find(held, held + used[r], static_cast<index_type>(e)) != held + used[r];
+      if (best == R || std::pair(has, load[r]) < std::pair(best_has, load[best])) {
+        best = r;
+        best_has = has;
+      }
+    }
+    slots[best * S + used[best]++] = static_cast<index_type>(e);
+    load[best] += pairs(e);
+  }
+  return {o.ranks, o.slots, o.experts, slots};
+}
+
+/// Rebalances the kept pairs of one plan after the other.
+class rebalance_benchmark {
+ public:
+  explicit rebalance_benchmark(const options& o) : options_(o) {}
+
+  /// Every source sends its pairs of an expert to one replica, the replicas in turns.
+  void measure(std::size_t family, const lrmoe::plan& made, bool counted) {
+    auto& before = previous_[family];
+    const bool late = calls_++ % 2 == 1 && !before.empty();
+    const auto where = replicate_hottest(options_, late ? before : made.counts);
+    before = made.counts;
+    kept_.assign(static_cast<std::size_t>(where.replicas()), 0);
+    for (std::size_t s = 0; s < static_cast<std::size_t>(made.R); ++s) {
+      for (std::size_t e = 0; e < made.quotas.size(); ++e) {
+        const auto first = static_cast<std::size_t>(where.offsets()[e]);
+        const std::size_t replicas = where.holders(static_cast<std::int64_t>(e)).size();
+        kept_[first + s % replicas] += made.source_quotas[s * made.quotas.size() + e];
+      }
+    }
+    const bench::stopwatch time;
+    const auto& result = rebalancer_.balance(where, kept_);
+    const double seconds = time.seconds();
+    check(where, result);
+    if (!counted) return;
+    samples[family].push_back(seconds);
+    std::vector<std::int64_t> load(static_cast<std::size_t>(options_.ranks), 0);
+    std::int64_t total = 0;
+    for (std::size_t h = 0; h < kept_.size(); ++h) {
+      load[static_cast<std::size_t>(where.ranks()[h])] += kept_[h];
+      total += kept_[h];
+    }
+    const double mean = static_cast<double>(total) / static_cast<double>(options_.ranks);
+    peak_before += static_cast<double>(*std::max_element(load.begin(), load.end())) / mean;
+    peak_after += static_cast<double>(result.peak) / mean;
+    moved += static_cast<double>(result.pairs_moved) / static_cast<double>(total);
+  }
+
+  std::vector<std::vector<double>> samples = std::vector<std::vector<double>>(families.size());
+  double peak_before = 0, peak_after = 0;  ///< over the mean rank's load, added up
+  double moved = 0;                        ///< of kept pairs, added up
+
+ private:
+  /// A split that is not optimal is not worth timing.
+  void check(const lrmoe::placement& where, const lrmoe::rebalanced& result) const {
+    const auto proof = lrmoe::certify_rebalance(where, kept_, {}, result.pairs);
+    if (result.peak != proof.peak_bound || result.pairs_moved != proof.moves_bound) {
+      throw std::runtime_error(
+          fmt::format("rebalance: peak {} with {} pairs moved, where the bounds are {} and {}",
+                      result.peak, result.pairs_moved, proof.peak_bound, proof.moves_bound));
+    }
+  }
+
+  const options& options_;
+  lrmoe::rebalancer rebalancer_;
+  std::vector<std::vector<index_type>> previous_ =
+      std::vector<std::vector<index_type>>(families.size());
+  std::vector<index_type> kept_;
+  std::int64_t calls_ = 0;
+};
+
 class plan_benchmark {
  public:
-  explicit plan_benchmark(const options& o) : options_(o), costs_(o) {
+  explicit plan_benchmark(const options& o) : options_(o), costs_(o), rebalance_(o) {
     std::mt19937_64 engine(o.seed + 1);
     add("fixed_fraction", false, [](double) { return lrmoe::fixed_fraction{0.5}; });
     add("tile_rounded", false, [](double) {
@@ -288,6 +407,7 @@ class plan_benchmark {
       const auto counts = matrices.next(families[family]);
       const auto call = costs_.of(counts);
       const double step_s = costs_.step_s();
+      const lrmoe::plan* last = nullptr;
       // In turns, so that every policy comes first, with the counts out of cache, as often.
       for (std::size_t turn = 0; turn < policies_.size(); ++turn) {
         auto& one = policies_[(turn + static_cast<std::size_t>(i + 1)) % policies_.size()];
@@ -295,11 +415,13 @@ class plan_benchmark {
             one.plan(one.controller, static_cast<std::uint64_t>(std::max<std::int64_t>(i, 0)),
                      counts, call, step_s);
         check(one.name, one.controller.last());
+        if (one.name == "error_bounded") last = &one.controller.last();
         if (i < 0) continue;  // the first call of each policy allocates
         one.samples[family].push_back(seconds);
         one.kept += static_cast<double>(one.controller.last().pairs_kept()) /
                     static_cast<double>(one.controller.last().pairs());
       }
+      rebalance_.measure(family, *last, i >= 0);
     }
     if (watched) std::fprintf(stderr, "\r\033[K");
   }
@@ -313,32 +435,34 @@ class plan_benchmark {
       return fmt::format(" {:>15}",
                          fmt::format("{:.1f} / {:.1f}", time.median * 1e6, time.max * 1e6));
     };
-    for (const auto& one : policies_) {
-      fmt::print("{:16} {:6.1f}%{}", one.name, kept(one) * 100, cell(bench::spread_of(all(one))));
-      for (const auto& samples : one.samples) fmt::print("{}", cell(bench::spread_of(samples)));
+    const auto row = [&](const std::string& name, const std::string& share, const auto& families) {
+      fmt::print("{:16} {:>7}{}", name, share, cell(bench::spread_of(all(families))));
+      for (const auto& samples : families) fmt::print("{}", cell(bench::spread_of(samples)));
       fmt::print("\n");
+    };
+    for (const auto& one : policies_) {
+      row(one.name, fmt::format("{:.1f}%", kept(one) * 100), one.samples);
     }
+    row("rebalance", "", rebalance_.samples);
     fmt::print("{:16} {:>7}{}\n", "record_sizes", "", cell(bench::spread_of(record_samples_)));
+    fmt::print(
+        "rebalance takes the peak rank from {:.2f} to {:.2f} of the mean, moving {:.1f}% of kept "
+        "pairs\n",
+        mean(rebalance_.peak_before), mean(rebalance_.peak_after), mean(rebalance_.moved) * 100);
   }
 
   bench::result_set results() const {
     bench::result_set set;
     for (const auto& one : policies_) {
-      const bench::spread time = bench::spread_of(all(one));
-      json fields{{"worst", time.max * 1e6},
-                  {"min", time.min * 1e6},
-                  {"goal", one.optimises ? 200.0 : 50.0},
-                  {"calls", all(one).size()},
-                  {"kept", kept(one)},
-                  {"families", json::object()}};
-      for (std::size_t f = 0; f < families.size(); ++f) {
-        const bench::spread part = bench::spread_of(one.samples[f]);
-        fields["families"][families[f]] = {{"median", part.median * 1e6},
-                                           {"worst", part.max * 1e6}};
-      }
-      set.add(fmt::format("plan/{}/{}", one.name, options_.path()), time.median * 1e6, "us", "",
-              fields);
+      add_times(set, fmt::format("plan/{}/{}", one.name, options_.path()), one.samples,
+                {{"goal", one.optimises ? 200.0 : 50.0}, {"kept", kept(one)}});
     }
+    add_times(set, fmt::format("rebalance/{}", options_.path()), rebalance_.samples,
+              {{"goal", 200.0},
+               {"slots", options_.slots},
+               {"peak_over_mean_before", mean(rebalance_.peak_before)},
+               {"peak_over_mean", mean(rebalance_.peak_after)},
+               {"moved", mean(rebalance_.moved)}});
     const bench::spread time = bench::spread_of(record_samples_);
     set.add(fmt::format("history/record_sizes/E={}", options_.experts), time.median * 1e6, "us", "",
             {{"worst", time.max * 1e6}, {"min", time.min * 1e6}});
@@ -395,17 +519,31 @@ class plan_benchmark {
     }
   }
 
-  static std::vector<double> all(const measured_policy& one) {
-    std::vector<double> samples;
-    for (const auto& part : one.samples) samples.insert(samples.end(), part.begin(), part.end());
-    return samples;
+  static void add_times(bench::result_set& set, const std::string& name,
+                        const std::vector<std::vector<double>>& samples, json fields) {
+    const bench::spread time = bench::spread_of(all(samples));
+    fields["worst"] = time.max * 1e6;
+    fields["min"] = time.min * 1e6;
+    fields["calls"] = all(samples).size();
+    fields["families"] = json::object();
+    for (std::size_t f = 0; f < families.size(); ++f) {
+      const bench::spread part = bench::spread_of(samples[f]);
+      fields["families"][families[f]] = {{"median", part.median * 1e6}, {"worst", part.max * 1e6}};
+    }
+    set.add(name, time.median * 1e6, "us", "", fields);
   }
-  double kept(const measured_policy& one) const {
-    return one.kept / static_cast<double>(options_.matrices);
+  static std::vector<double> all(const std::vector<std::vector<double>>& samples) {
+    std::vector<double> result;
+    for (const auto& part : samples) result.insert(result.end(), part.begin(), part.end());
+    return result;
   }
+  /// Of what was added up over all matrices.
+  double mean(double sum) const { return sum / static_cast<double>(options_.matrices); }
+  double kept(const measured_policy& one) const { return mean(one.kept); }
 
   const options& options_;
   costs costs_;
+  rebalance_benchmark rebalance_;
   std::vector<measured_policy> policies_;
   std::vector<double> record_samples_;
 };

@@ -51,7 +51,8 @@ class controller {
       return plan_;
     }
     const bool forecasts = policy.uses_history() && !history_.empty() && history_.E() == E;
-    if (forecasts) forecast_.update(history_, plan_.counts);
+    variance_forecast& forecast = shared_forecast();
+    if (forecasts) forecast.update(history_, plan_.counts);
     const quota_request request{.step = step,
                                 .R = R,
                                 .E = E,
@@ -60,14 +61,14 @@ class controller {
                                 .home = costs.home,
                                 .ranks = costs.ranks,
                                 .pair = costs.pair,
-                                .forecast = forecasts ? &forecast_ : nullptr};
+                                .forecast = forecasts ? &forecast : nullptr};
     policy.assign(request, plan_.quotas);
     for (std::size_t e = 0; e < plan_.quotas.size(); ++e) {
       require(plan_.quotas[e] >= 0 && plan_.quotas[e] <= plan_.counts[e],
               "controller: the policy gave expert ", e, " a quota of ", plan_.quotas[e],
               ", outside [0, ", plan_.counts[e], "], its pairs: correct the policy's assign()");
     }
-    if (forecasts) plan_.noise_forecast = forecast_.noise_ratio(plan_.quotas);
+    if (forecasts) plan_.noise_forecast = forecast.noise_ratio(plan_.quotas);
     split_by_source(R, E, plan_.source_counts, plan_.quotas, plan_.source_quotas);
     return plan_;
   }
@@ -94,6 +95,13 @@ class controller {
     }
   }
 
+  /// One for all layers of a thread: it holds hundreds of KiB that only one call needs, and what the
+  /// last layer wrote is still in cache.
+  static variance_forecast& shared_forecast() {
+    thread_local variance_forecast forecast;
+    return forecast;
+  }
+
   void count() {
     sums_.assign(static_cast<std::size_t>(plan_.E), 0);
     index_type least = 0;
@@ -115,7 +123,6 @@ class controller {
 
   plan plan_;
   score_history history_;
-  variance_forecast forecast_;
   std::vector<std::int64_t> sums_;  // (E)
 };
 

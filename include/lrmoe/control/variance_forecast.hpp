@@ -31,11 +31,11 @@ class variance_forecast {
  public:
   /// Sums at one size in use.
   struct step {
-    double size;    ///< a
     double above;   ///< N: pairs larger than this
     double first;   ///< A: sum of sizes up to this one
     double second;  ///< Q: sum of their squares
-    double kept;    ///< q_e(tau = size); falls from step to step
+    float size;     ///< a; a float holds the middles of bins exactly
+    float kept;     ///< q_e(tau = size), to find steps by; falls from step to step
   };
 
   /// Forecast for these counts, (E). Throws argument_error when the history is empty or of another E.
@@ -49,6 +49,7 @@ class variance_forecast {
     pairs_in_bin_.fill(0.0);
     score_total_ = 0;
     const std::span<const double> sizes = size_bins::middles();
+    const std::span<const double> inverse = inverse_middles();
     bool have_mean = false;
     std::size_t written = 0;
     for (std::size_t e = 0; e < E; ++e) {
@@ -69,24 +70,27 @@ class variance_forecast {
       if (steps_.size() < written + (end_bin - first_bin)) {
         steps_.resize(std::max(2 * steps_.size(), written + (end_bin - first_bin)));
       }
-      double sum = 0;
-      for (std::size_t b = first_bin; b < end_bin; ++b) sum += shares[b];
-      const double scale = counts[e] / sum;
-      step now{
-          .size = 0, .above = static_cast<double>(counts[e]), .first = 0, .second = 0, .kept = 0};
+      const double scale = counts[e] / sum_of(shares.subspan(first_bin, end_bin - first_bin));
+      double above = counts[e], first = 0, second = 0;
+      step* const begin = &steps_[written];
+      step* next = begin;
       for (std::size_t b = first_bin; b < end_bin; ++b) {
         if (shares[b] == 0.0F) continue;
-        const double pairs = scale * shares[b];
+        const double pairs = scale * shares[b], size = sizes[b];
         pairs_in_bin_[b] += pairs;
-        now.size = sizes[b];
-        now.above = std::max(now.above - pairs, 0.0);
-        now.first += pairs * now.size;
-        now.second += pairs * now.size * now.size;
-        now.kept = now.above + now.first / now.size;
-        steps_[written++] = now;
+        above -= pairs;
+        first += pairs * size;
+        second += pairs * size * size;
+        *next++ = {.above = std::max(above, 0.0),
+                   .first = first,
+                   .second = second,
+                   .size = static_cast<float>(size),
+                   .kept = static_cast<float>(above + first * inverse[b])};
       }
-      steps_[written - 1].above = 0;
-      score_total_ += now.second;
+      begin->kept = static_cast<float>(counts[e]);  // all, without rounding
+      (next - 1)->above = 0;
+      written = static_cast<std::size_t>(next - steps_.data());
+      score_total_ += second;
     }
     begin_[E] = written;
   }
@@ -108,7 +112,9 @@ class variance_forecast {
   double kept(std::int64_t e, double tau) const {
     const step* below = last_below(e, tau);
     if (below != nullptr) return below->above + below->first / tau;
-    return steps(e).empty() ? 0.0 : steps(e).front().kept;
+    if (steps(e).empty()) return 0.0;
+    const step& all = steps(e).front();
+    return all.above + all.first / all.size;
   }
   /// V_e(tau).
   double added_variance_at(std::int64_t e, double tau) const {
@@ -119,12 +125,22 @@ class variance_forecast {
   double added_variance(std::int64_t e, double quota) const {
     const auto all = steps(e);
     // The last size that is kept with a probability below 1.
-    const auto end = std::partition_point(all.begin(), all.end(),
-                                          [quota](const step& s) { return s.kept > quota; });
-    if (end == all.begin()) return 0.0;
+    const step* const last = last_of(all, [quota](const step& s) { return s.kept > quota; });
+    if (last == nullptr) return 0.0;
     if (quota <= 0.0) return std::numeric_limits<double>::infinity();
-    const step& s = *(end - 1);
-    return std::max(s.first / (quota - s.above) * s.first - s.second, 0.0);
+    return added_variance_after(*last, quota);
+  }
+
+  /// Of expert e with L > 0 pairs: what it keeps at tau in whole pairs, at least one, and a pair more if
+  /// that gains more than tau^2.
+  index_type whole_quota(std::int64_t e, double tau, index_type L) const {
+    const step* const below = last_below(e, tau);
+    if (below == nullptr) return L;
+    const auto q = static_cast<index_type>(
+        std::clamp(below->above + below->first / tau, 1.0, static_cast<double>(L)));
+    if (q == L) return q;
+    const double gain = added_variance_near(e, below, q) - added_variance_near(e, below, q + 1);
+    return gain > tau * tau ? q + 1 : q;
   }
 
   /// V of all experts with these quotas, (E), over S; 0 without pairs.
@@ -168,6 +184,17 @@ class variance_forecast {
   double noise_correction() const { return correction_; }
 
  private:
+  /// In fixed partial sums, which do not wait for each other.
+  static double sum_of(std::span<const float> values) {
+    double sums[4] = {};
+    std::size_t i = 0;
+    for (; i + 4 <= values.size(); i += 4) {
+      for (std::size_t k = 0; k < 4; ++k) sums[k] += values[i + k];
+    }
+    for (; i < values.size(); ++i) sums[0] += values[i];
+    return (sums[0] + sums[1]) + (sums[2] + sums[3]);
+  }
+
   void average(const score_history& history) {
     mean_shares_.fill(0.0F);
     for (std::int64_t e = 0; e < history.E(); ++e) {
@@ -178,10 +205,44 @@ class variance_forecast {
   }
 
   const step* last_below(std::int64_t e, double tau) const {
+    return last_of(steps(e), [tau](const step& s) { return s.size < tau; });
+  }
+
+  /// V_e(q) when the last size that is kept with a probability below 1 is this one.
+  static double added_variance_after(const step& s, double quota) {
+    return std::max(s.first / (quota - s.above) * s.first - s.second, 0.0);
+  }
+
+  /// V_e(q), found from a step close to it, for q > 0.
+  double added_variance_near(std::int64_t e, const step* near, double quota) const {
     const auto all = steps(e);
-    const auto end =
-        std::partition_point(all.begin(), all.end(), [tau](const step& s) { return s.size < tau; });
-    return end == all.begin() ? nullptr : &*(end - 1);
+    auto i = static_cast<std::size_t>(near - all.data());
+    while (i + 1 < all.size() && all[i + 1].kept > quota) ++i;
+    while (i > 0 && !(all[i].kept > quota)) --i;
+    return all[i].kept > quota ? added_variance_after(all[i], quota) : 0.0;
+  }
+
+  /// The last of the leading steps that pass, or null. A bisection without branches, as no processor
+  /// could foresee them.
+  template <class Passes>
+  static const step* last_of(std::span<const step> all, const Passes& passes) {
+    if (all.empty()) return nullptr;
+    const step* at = all.data();
+    for (std::size_t left = all.size(); left > 1;) {
+      const std::size_t half = left / 2;
+      at += half * static_cast<std::size_t>(passes(at[half]));
+      left -= half;
+    }
+    return passes(*at) ? at : nullptr;
+  }
+
+  static const std::array<double, size_bins::count>& inverse_middles() {
+    static const auto table = [] {
+      auto values = size_bins::middles();
+      for (double& value : values) value = 1.0 / value;
+      return values;
+    }();
+    return table;
   }
 
   std::vector<step> steps_;                              // of expert e: [begin_[e], begin_[e+1])

@@ -25,12 +25,12 @@ namespace lrmoe {
 ///           other the one that makes it take t. Candidates are `thresholds` values of tau, spread
 ///           evenly in log tau from keeping all to one pair of each expert, and `bounds` values of t,
 ///           spread likewise. The best t is sought with every pair of ranks in time kept, then the
-///           best tau with it (which only links gain from), the same in the other order, and then
-///           both near the better one in turns. In this search, what a rank sends falls in proportion
-///           to all remote pairs. Whole pairs: an expert keeps a pair that gains more than tau_r^2;
-///           without link time a rank then keeps what more it has time for, and pairs more or less are
-///           tried on the slowest ranks. The result is compared with keeping every pair, so by its own
-///           forecast this never loses to it.
+///           best tau with it (which only links gain from), the same in the other order, both in every
+///           second candidate, and then both near the better one in turns. In this search, what a rank
+///           sends falls in proportion to all remote pairs. Whole pairs: an expert keeps a pair that
+///           gains more than tau_r^2; without link time a rank then keeps what more it has time for, and
+///           pairs more or less are tried on the slowest ranks. The result is compared with keeping
+///           every pair, so by its own forecast this never loses to it.
 /// Numerics  without link time within 2 % of the optimum over all quotas; with it within about 10 %, as
 ///           ranks that send unlike shares of their pairs are not told apart (tests enumerate all
 ///           quotas of 3 experts with 20 to 60 pairs on 2 ranks)
@@ -55,8 +55,14 @@ struct time_optimal {
     check_costs(request);
     std::copy(request.counts.begin(), request.counts.end(), quotas.begin());
     if (request.forecast == nullptr || !(request.forecast->score_total() > 0.0)) return;
-    const double exact = objective(request, quotas);
-    search(request, quotas);
+    const auto R = static_cast<std::size_t>(request.R);
+    const std::span<double> time = detail::scratch<struct exact_tag, double>(R);
+    const std::span<float> sends = detail::scratch<struct sends_tag, float>(R);
+    computing_times(request, quotas, time);
+    send_everything(request, sends);
+    for (std::size_t r = 0; r < R; ++r) time[r] += sends[r];
+    const double exact = *std::max_element(time.begin(), time.end());
+    search(request, sends, quotas);
     if (objective(request, quotas) < exact) return;
     std::copy(request.counts.begin(), request.counts.end(), quotas.begin());
   }
@@ -109,15 +115,22 @@ struct time_optimal {
     return L == 0 ? 0.0 : (L - request.source_counts[home * request.counts.size() + e]) / L;
   }
 
-  static void times(const quota_request& request, std::span<const index_type> quotas,
-                    std::span<double> time) {
-    const std::size_t E = quotas.size();
+  /// Without what ranks send.
+  static void computing_times(const quota_request& request, std::span<const index_type> quotas,
+                              std::span<double> time) {
     const pair_cost& pair = request.pair;
     for (std::size_t r = 0; r < time.size(); ++r) time[r] = request.ranks[r].fixed_s;
-    for (std::size_t e = 0; e < E; ++e) {
+    for (std::size_t e = 0; e < quotas.size(); ++e) {
       time[static_cast<std::size_t>(request.home[e])] +=
           quotas[e] * (pair.s + pair.remote_s * remote_share(request, e));
     }
+  }
+
+  static void times(const quota_request& request, std::span<const index_type> quotas,
+                    std::span<double> time) {
+    computing_times(request, quotas, time);
+    const std::size_t E = quotas.size();
+    const pair_cost& pair = request.pair;
     if (pair.remote_s == 0.0) return;
     const std::span<float> fraction = detail::scratch<struct fraction_tag, float>(E);
     for (std::size_t e = 0; e < E; ++e) {
@@ -150,10 +163,24 @@ struct time_optimal {
     return sum;
   }
 
-  void search(const quota_request& request, std::span<index_type> quotas) const {
+  /// Time that every rank spends on sending pairs to others, were all kept.
+  static void send_everything(const quota_request& request, std::span<float> sends) {
+    std::fill(sends.begin(), sends.end(), 0.0F);
+    if (request.pair.remote_s == 0.0) return;
+    const std::span<float> whole = detail::scratch<struct whole_tag, float>(request.counts.size());
+    std::fill(whole.begin(), whole.end(), 1.0F);
+    for (std::size_t r = 0; r < sends.size(); ++r) {
+      sends[r] = static_cast<float>(request.pair.remote_s * sent(request, r, whole));
+    }
+  }
+
+  void search(const quota_request& request, std::span<const float> all_sends,
+              std::span<index_type> quotas) const {
     const auto R = static_cast<std::size_t>(request.R);
     const std::size_t E = quotas.size();
     const std::size_t padded = (R + lanes - 1) / lanes * lanes;
+    // Columns, too, spread over the cache, which powers of two in bytes would not.
+    const std::size_t stride = padded + lanes;
     const variance_forecast& forecast = *request.forecast;
     const detail::experts_of_ranks experts(request);
 
@@ -161,25 +188,31 @@ struct time_optimal {
     for (std::size_t e = 0; e < E; ++e) {
       const auto steps = forecast.steps(static_cast<std::int64_t>(e));
       if (steps.empty()) continue;
-      least = std::min(least, steps.front().size);
+      least = std::min<double>(least, steps.front().size);
       most = std::max(most, steps.back().first);
     }
     double grid[thresholds], inverse[thresholds], bound[bounds];
     spread(least, most, grid);
-    for (int j = 0; j < thresholds; ++j) inverse[j] = 1.0 / grid[j];
+    int bins[thresholds];  // sizes below each threshold are those of lower bins
+    for (int j = 0; j < thresholds; ++j) {
+      inverse[j] = 1.0 / grid[j];
+      bins[j] = size_bins::of(static_cast<float>(grid[j]));
+      if (size_bins::middle(bins[j]) < grid[j]) ++bins[j];
+    }
 
     const std::span<float> storage =
-        detail::scratch<struct table_tag, float>(padded * (3 * thresholds + 4 * bounds + 1));
+        detail::scratch<struct table_tag, float>(stride * (3 * thresholds + 4 * bounds + 1));
     std::fill(storage.begin(), storage.end(), 0.0F);
     float* next = storage.data();
     const auto take = [&](int candidates) {
       float* const taken = next;
-      next += static_cast<std::size_t>(candidates) * padded;
+      next += static_cast<std::size_t>(candidates) * stride;
       return taken;
     };
     const rank_sums at{take(thresholds), take(thresholds), take(thresholds), nullptr};
     const rank_sums late{take(bounds), take(bounds), take(bounds), take(bounds)};
     float* const sends = take(1);
+    std::copy(all_sends.begin(), all_sends.end(), sends);
 
     // Every rank's sums at every threshold.
     const std::span<double> rows = detail::scratch<struct rows_tag, double>(3 * R * thresholds);
@@ -189,7 +222,7 @@ struct time_optimal {
       double* const time = &rows[3 * r * thresholds];
       std::fill_n(time, thresholds, request.ranks[r].fixed_s);
       for (const std::size_t e : experts.of(static_cast<std::int64_t>(r))) {
-        tabulate(request, e, grid, inverse, time);
+        tabulate(request, e, grid, inverse, bins, time);
       }
       highest = std::max(highest, time[0]);
       lowest = std::max(lowest, time[thresholds - 1]);
@@ -201,9 +234,9 @@ struct time_optimal {
       const double* const time = &rows[3 * r * thresholds];
       const double *const remote = time + thresholds, *const variance = remote + thresholds;
       for (std::size_t j = 0; j < thresholds; ++j) {
-        at.time[j * padded + r] = static_cast<float>(time[j]);
-        at.remote[j * padded + r] = static_cast<float>(remote[j]);
-        at.variance[j * padded + r] = static_cast<float>(variance[j] * relative);
+        at.time[j * stride + r] = static_cast<float>(time[j]);
+        at.remote[j * stride + r] = static_cast<float>(remote[j]);
+        at.variance[j * stride + r] = static_cast<float>(variance[j] * relative);
       }
       std::size_t j = 0;  // the first threshold that is in time
       for (std::size_t i = 0; i < bounds; ++i) {
@@ -213,26 +246,19 @@ struct time_optimal {
         const auto between = [&](const double* row) {
           return row[from] + part * (row[to] - row[from]);
         };
-        late.time[i * padded + r] = static_cast<float>(between(time));
-        late.remote[i * padded + r] = static_cast<float>(between(remote));
-        late.variance[i * padded + r] = static_cast<float>(between(variance) * relative);
-        late.position[i * padded + r] = static_cast<float>(static_cast<double>(from) + part);
+        late.time[i * stride + r] = static_cast<float>(between(time));
+        late.remote[i * stride + r] = static_cast<float>(between(remote));
+        late.variance[i * stride + r] = static_cast<float>(between(variance) * relative);
+        late.position[i * stride + r] = static_cast<float>(static_cast<double>(from) + part);
       }
     }
     const bool linked = request.pair.remote_s > 0.0;
-    if (linked) {
-      const std::span<float> whole = detail::scratch<struct whole_tag, float>(E);
-      std::fill(whole.begin(), whole.end(), 1.0F);
-      for (std::size_t r = 0; r < R; ++r) {
-        sends[r] = static_cast<float>(request.pair.remote_s * sent(request, r, whole));
-      }
-    }
 
     // Objective with common threshold j and bound i on the time of computing ranks.
     const double factor = noise_factor(request);
     const auto evaluate = [&](int j, int i) {
-      const auto jj = static_cast<std::size_t>(j) * padded,
-                 ii = static_cast<std::size_t>(i) * padded;
+      const auto jj = static_cast<std::size_t>(j) * stride,
+                 ii = static_cast<std::size_t>(i) * stride;
       const auto here = static_cast<float>(j);
       float variance[lanes] = {}, remote[lanes] = {}, slowest[lanes] = {};
       for (std::size_t r = 0; r < padded; r += lanes) {
@@ -266,17 +292,17 @@ struct time_optimal {
       int j, i;
       double value;
     };
-    const auto search_thresholds = [&](candidate best, int begin, int end) {
+    const auto search_thresholds = [&](candidate best, int begin, int end, int step = 1) {
       const int i = best.i;
-      for (int j = std::max(begin, 0); j < std::min(end, thresholds); ++j) {
+      for (int j = std::max(begin, 0); j < std::min(end, thresholds); j += step) {
         const double value = evaluate(j, i);
         if (value < best.value) best = {j, i, value};
       }
       return best;
     };
-    const auto search_bounds = [&](candidate best, int begin, int end) {
+    const auto search_bounds = [&](candidate best, int begin, int end, int step = 1) {
       const int j = best.j;
-      for (int i = std::max(begin, 0); i < std::min(end, bounds); ++i) {
+      for (int i = std::max(begin, 0); i < std::min(end, bounds); i += step) {
         const double value = evaluate(j, i);
         if (value < best.value) best = {j, i, value};
       }
@@ -286,8 +312,9 @@ struct time_optimal {
     candidate best = search_bounds(start, 0, bounds);
     // Only links gain from pairs of ranks that are in time anyway.
     if (linked) {
-      best = search_thresholds(best, 0, thresholds);
-      const candidate other = search_bounds(search_thresholds(start, 0, thresholds), 0, bounds);
+      best = search_thresholds(best, 0, thresholds, 2);
+      const candidate other =
+          search_bounds(search_thresholds(start, 0, thresholds, 2), 0, bounds, 2);
       if (other.value < best.value) best = other;
       for (double before = 0; before != best.value;) {
         before = best.value;
@@ -298,15 +325,12 @@ struct time_optimal {
 
     // Whole pairs.
     for (std::size_t r = 0; r < R; ++r) {
-      const double position = late.position[static_cast<std::size_t>(best.i) * padded + r];
+      const double position = late.position[static_cast<std::size_t>(best.i) * stride + r];
       const double tau = threshold_at(grid, std::max(position, static_cast<double>(best.j)));
       for (const std::size_t e : experts.of(static_cast<std::int64_t>(r))) {
         const index_type L = request.counts[e];
         if (L == 0) continue;
-        auto q = static_cast<index_type>(std::clamp(
-            forecast.kept(static_cast<std::int64_t>(e), tau), 1.0, static_cast<double>(L)));
-        if (q < L && gain(forecast, e, q) > tau * tau) ++q;
-        quotas[e] = q;
+        quotas[e] = forecast.whole_quota(static_cast<std::int64_t>(e), tau, L);
       }
     }
     if (!linked && request.pair.s > 0.0) settle(request, experts, quotas);
@@ -325,7 +349,7 @@ struct time_optimal {
   /// the other. It keeps at least one pair.
   static void tabulate(const quota_request& request, std::size_t e,
                        const double (&grid)[thresholds], const double (&inverse)[thresholds],
-                       double* time) {
+                       const int (&bins)[thresholds], double* time) {
     const auto expert = static_cast<std::int64_t>(e);
     const auto steps = request.forecast->steps(expert);
     if (steps.empty()) return;
@@ -340,13 +364,17 @@ struct time_optimal {
     int j = 0;
     for (; j < thresholds && grid[j] <= steps.front().size; ++j) add(j, steps.front().kept, 0.0);
     // The largest threshold that keeps a pair: with it, all sizes of an expert of many are below.
-    const double last = std::max(steps.back().first, steps.back().size);
-    for (std::size_t i = 0; i < steps.size() && j < thresholds; ++i) {
+    const double last = std::max<double>(steps.back().first, steps.back().size);
+    // The last size below each threshold: as many steps on as there are bins between, where all of them
+    // are in use, and else less far.
+    int bin = size_bins::of(steps.front().size);
+    std::size_t i = 0;
+    for (; j < thresholds && grid[j] <= last; ++j) {
+      i = std::min(i + static_cast<std::size_t>(bins[j] - 1 - bin), steps.size() - 1);
+      bin = bins[j] - 1;
+      while (!(steps[i].size < grid[j])) --i;
       const auto& step = steps[i];
-      const double end = i + 1 < steps.size() ? steps[i + 1].size : last;
-      for (; j < thresholds && grid[j] <= end; ++j) {
-        add(j, step.above + step.first * inverse[j], step.first * grid[j] - step.second);
-      }
+      add(j, step.above + step.first * inverse[j], step.first * grid[j] - step.second);
     }
     if (j == thresholds) return;
     const double one = request.forecast->added_variance(expert, 1.0);
