@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
+#include <utility>
+
 #include <lrmoe/backend.hpp>
 #include <lrmoe/control/cost_model.hpp>
 #include <lrmoe/memory/ledger.hpp>
@@ -9,7 +11,9 @@
 namespace lrmoe {
 
 /// What the layers of one model share: the execution space instance they run on, the backend's
-/// expert operations, the memory ledger, the scratch space, and the rates of the machine.
+/// expert operations, the memory ledger, the scratch space, the rates of the machine, and the ranks that
+/// share the layers' experts. With several ranks each has a context of its own, and the calls of its
+/// layers are collective.
 /// Work is enqueued on `space` in call order; two contexts are independent of each other. One host
 /// thread at a time may use a context, and it must outlive its layers.
 template <backend Backend>
@@ -18,9 +22,13 @@ class context {
   using backend_type = Backend;
   using execution_space = typename Backend::execution_space;
   using device_type = typename Backend::device_type;
+  using communicator = typename Backend::communicator;
 
   explicit context(const execution_space& instance = execution_space{})
       : space(instance), scratch(memory), operations(scratch) {}
+
+  explicit context(communicator joined, const execution_space& instance = execution_space{})
+      : space(instance), ranks(std::move(joined)), scratch(memory), operations(scratch) {}
 
   context(const context&) = delete;
   context& operator=(const context&) = delete;
@@ -41,6 +49,7 @@ class context {
   };
 
   execution_space space;
+  communicator ranks;
   ledger memory;
   machine_rates rates;  ///< what predictions of time go by; set them before the first call
   workspace<device_type> scratch;

@@ -16,15 +16,16 @@ namespace lrmoe {
 template <class Device>
 class workspace {
  public:
-  explicit workspace(ledger& account) : ledger_(&account) {}
+  explicit workspace(ledger& account, memory_category category = memory_category::workspace)
+      : ledger_(&account), category_(category) {}
 
   /// The buffer of this name, made at its first use.
   buffer<Device>& operator[](std::string_view name) {
     for (auto& [key, value] : buffers_) {
       if (key == name) return *value;
     }
-    auto made = std::make_unique<buffer<Device>>(*ledger_, memory_category::workspace,
-                                                 "workspace::" + std::string(name));
+    auto made =
+        std::make_unique<buffer<Device>>(*ledger_, category_, "workspace::" + std::string(name));
     return *buffers_.emplace_back(std::string(name), std::move(made)).second;
   }
 
@@ -42,6 +43,7 @@ class workspace {
 
  private:
   ledger* ledger_;
+  memory_category category_;
   std::vector<std::pair<std::string, std::unique_ptr<buffer<Device>>>> buffers_;
 };
 

@@ -20,12 +20,13 @@ using default_product = cblas_product;
 using default_product = kokkos_kernels_product;
 #endif
 
-/// Host backend: Kokkos OpenMP, one matrix product per thread.
+/// Host backend: Kokkos OpenMP, one matrix product per thread. Of one rank; see with_ranks for more.
 template <class Product = default_product>
 struct backend {
   using execution_space = Kokkos::OpenMP;
   using device_type = Kokkos::Device<Kokkos::OpenMP, Kokkos::HostSpace>;
   using expert_operations = openmp::expert_operations<Product>;
+  using communicator = single_rank;
 };
 
 }  // namespace lrmoe::openmp
