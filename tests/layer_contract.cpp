@@ -165,7 +165,7 @@ TEST_CASE("the report's products and bytes to send are proportional to the kept 
     const double weights = 3.0 * D * F * groups;
     CHECK(report.routed.bytes_read == 4.0 * (kept * (3 * D + 5 * F) + 2 * weights));
     CHECK(report.routed.bytes_written == Approx(4.0 * (kept * D + weights)));
-    CHECK(static_cast<double>(report.bytes_sent) == kept * (2 * D * 4 + 8));
+    CHECK(static_cast<double>(report.bytes_sent) == kept * (2 * D * 4 + 16));
     CHECK(report.shared.flops == 0.0);
   }
 }

@@ -2,8 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,15 +19,22 @@
 #include <lrmoe/compaction/expert_order.hpp>
 #include <lrmoe/compaction/gather_rows.hpp>
 #include <lrmoe/compaction/kept_pairs.hpp>
+#include <lrmoe/compaction/segment_order.hpp>
 #include <lrmoe/context.hpp>
 #include <lrmoe/control/controller.hpp>
 #include <lrmoe/control/cost_model.hpp>
+#include <lrmoe/control/replica_plan.hpp>
 #include <lrmoe/estimator/pair_selector.hpp>
 #include <lrmoe/estimator/variance_estimate.hpp>
+#include <lrmoe/exchange/agreement.hpp>
+#include <lrmoe/exchange/call_message.hpp>
+#include <lrmoe/exchange/row_exchange.hpp>
 #include <lrmoe/experts/parameters.hpp>
 #include <lrmoe/experts/swiglu.hpp>
 #include <lrmoe/memory/budget_refusal.hpp>
 #include <lrmoe/memory/layer_memory.hpp>
+#include <lrmoe/placement/home_placement.hpp>
+#include <lrmoe/placement/load_history.hpp>
 #include <lrmoe/policies.hpp>
 #include <lrmoe/report.hpp>
 #include <lrmoe/routing/check_routing.hpp>
@@ -35,6 +46,11 @@ namespace lrmoe {
 ///
 ///   forward    route, sort pairs by expert, plan, compute all pairs, sum per token
 ///   backward   score pairs, select each expert's quota, compute the kept pairs, sum per token
+///
+/// Where the backend's communicator joins several ranks, each has tokens of its own and slots that hold
+/// some of the experts: rows travel to the ranks that compute them and back, in backward those of kept
+/// pairs alone. forward and backward are then collective: every rank calls them in the same order with the
+/// same step and settings, and what fails on one rank before rows travel throws on all.
 ///
 /// The plan is made in forward, before any expert runs. With every pair kept the layer is an ordinary
 /// exact MoE layer. The router's projection stays with the caller: the layer takes its input (logits,
@@ -75,7 +91,9 @@ class moe_layer {
         policies_(choices),
         layer_id_(layer_id),
         sorter_(environment.memory),
-        selector_(environment.memory) {
+        segment_sorter_(environment.memory),
+        selector_(environment.memory),
+        exchange_(environment) {
     shape_.validate();
     require(layer_id < 65536, "moe_layer: layer_id = ", layer_id, " must be below 65536");
     policies_.validate(shape_);
@@ -87,13 +105,29 @@ class moe_layer {
   /// come uses the policies of its forward.
   Policies& policies() { return policies_; }
 
+  /// With several ranks: called, collectively and before rows travel, in a forward whose placement differs
+  /// from that of the last, so that the slots' weights follow it. At first experts are where
+  /// first_placement() says. Needed only with a planner that moves experts.
+  void set_weight_mover(std::function<void(const placement&)> mover) {
+    move_weights_ = std::move(mover);
+  }
+
+  /// Where experts are before a planner has moved any: on their home ranks, in the first of S slots.
+  placement first_placement(std::int64_t S) const {
+    return home_placement(context_.ranks.size(), S, shape_.E);
+  }
+
   /// Complete forward pass of T tokens.
   ///   out_t = sum_k w_tk FFN_{e_tk}(x_t) + FFN_shared(x_t)
-  /// Shapes    x (T, D), out (T, D), input for T tokens; T may differ from call to call, T = 0 works
+  /// Shapes    x (T, D), out (T, D), input for T tokens; T may differ from call to call and from rank to
+  ///           rank, T = 0 works. With several ranks the weights have S slots instead of E experts, S the
+  ///           same on all ranks and R S >= E
   /// Expects   out overlaps none of x, the weights and the router's input; row-major contiguous views
   /// Checked   extents, overlap, policies, the routing itself (ids, repeats, finite weights), and with a
-  ///           budget in the context's ledger, that forward and backward of this call fit
-  /// Throws    argument_error or memory_error, with out untouched and no forward to go backward from
+  ///           budget in the context's ledger, that forward and backward of this call fit; that ranks agree on
+  ///           shape, step and plan
+  /// Throws    argument_error or memory_error, with out untouched and no forward to go backward from;
+  ///           rank_error for what went wrong on another rank
   /// Order     asynchronous on the context's space but for one fence, after routing and sorting: the
   ///           host plans from the counts
   /// step      training step: with the policies' seeds it keys the random draws of this call
@@ -102,68 +136,59 @@ class moe_layer {
                bool keep_for_backward = true) {
     Kokkos::Profiling::ScopedRegion region("lrmoe::moe_layer::forward");
     ready_for_backward_ = false;
-    const std::int64_t T = static_cast<std::int64_t>(x.extent(0));
     const auto& [D, F, E, K, F_shared] = shape_;
-    policies_.validate(shape_);
-    context_.rates.validate();
-    require(T <= std::numeric_limits<index_type>::max() / K, "moe_layer: T = ", T,
-            " tokens times K = ", K, " experts exceed 2^31 - 1 pairs in one call: split the batch");
-    detail::require_extents("moe_layer", "x", x, T, D);
-    detail::require_extents("moe_layer", "out", out, T, D);
-    input.validate(T, E, K);
-    weights.validate(shape_);
-    detail::require_disjoint("moe_layer", "out", out, "x", x);
-    weights.require_disjoint("out", out);
-    input.require_disjoint("out", out);
-
+    auto& ranks = context_.ranks;
+    agree(ranks, [&] {
+      check_forward(x, input, weights, out);
+      tokens_ = static_cast<std::int64_t>(x.extent(0));
+      step_ = step;
+      slots_ = static_cast<std::int64_t>(weights.gate_up.extent(0));
+      planned_with_ = policies_;
+      x_ = x;
+      input_ = input;
+      // Before routing nothing is known but T: refuse at once what no plan could make fit.
+      require_budget(call_of(policies_, tokens_, 0, 0, keep_for_backward, {}));
+      route();
+    });
+    gather_counts(keep_for_backward);
+    agree(ranks, [&] {
+      make_plan(keep_for_backward);
+      take_forward_memory();
+    });
+    if (!exchange_.alone()) {
+      require_same_plan();
+      if (placed_anew_) move_weights_(placed_.replicas);
+    }
     const auto& space = context_.space;
-    tokens_ = T;
-    step_ = step;
-    planned_with_ = policies_;
-    x_ = x;
-    input_ = input;
-    // Before routing nothing is known but T: refuse at once what no plan could make fit.
-    require_budget(call_of(policies_, T, 0, 0, keep_for_backward));
-    route();
-    make_plan(keep_for_backward);
-    const std::int64_t N = call_.pairs;
+    const std::int64_t T = tokens_, N = call_.pairs, here = call_.pairs_here();
+    if (!replicas_.last().by_expert) {
+      order_ = segment_sorter_.sort(space, replicas_.last(), ranks.rank(), order_, host_offsets_);
+    }
+    if (keep_for_backward) selector_.begin(space, order_, N, call_.scores, call_.history);
 
-    pre_ = saves_all()    ? saved_pre_.template matrix<Element>(N, 2 * F)
-           : saves_kept() ? context_.scratch["moe_layer::pre"].template matrix<Element>(N, 2 * F)
-                          : element_matrix{};
-    activation_norms_ = keep_for_backward ? saved_norms_.template vector<float>(N)
-                                          : vector_view<float, device_type>{};
-    const auto rows = context_.scratch["moe_layer::rows"].template matrix<Element>(N, D);
+    const auto rows = context_.scratch["moe_layer::rows"].template matrix<Element>(here, D);
     element_matrix shared_out;
     {
       Kokkos::Profiling::ScopedRegion step_region("lrmoe::moe_layer::experts");
-      experts::forward(context_, gathered_rows<Element, device_type>{x_, order_.token_of_row},
-                       order_.offsets, weights.gate_up, weights.down, pre_, activation_norms_,
-                       rows);
+      const auto arrived = exchange_.dispatch(x_, order_, N);
+      experts::forward(context_, arrived.x, arrived.offsets, weights.gate_up, weights.down,
+                       first_rows(pre_, here), here_norms_, rows);
       if (F_shared > 0) {
         shared_out = context_.scratch["moe_layer::shared_rows"].template matrix<Element>(T, D);
-        shared_pre_ = keep_for_backward
-                          ? saved_shared_pre_.template matrix<Element>(T, 2 * F_shared)
-                          : element_matrix{};
         experts::forward(context_, gathered_rows<Element, device_type>{x_}, all_tokens(),
                          weights.shared_gate_up, weights.shared_down, shared_pre_,
                          vector_view<float, device_type>{}, shared_out);
       }
     }
-    if (saves_kept()) {
-      score(vector_view<const float, device_type>{});
-      selector_.select(space, planned_with_.estimator, key());
-      const auto kept_pre = saved_pre_.template matrix<Element>(call_.kept, 2 * F);
-      gather_rows(space, const_element_matrix(pre_), const_indices(selector_.selected().rows),
-                  kept_pre);
-      pre_ = kept_pre;
-    }
+    const const_element_matrix returned =
+        exchange_.combine(rows, here_norms_, activation_norms_, N, keep_for_backward);
+    if (saves_kept()) save_kept_activations();
     if (keep_for_backward && call_.router == router_gradient::sketch) {
       sketch_ = saved_sketch_.template matrix<accumulate_type>(N, call_.sketch_size);
-      sketch(const_element_matrix(rows), sketch_);
+      sketch(returned, sketch_);
     }
     Kokkos::Profiling::ScopedRegion step_region("lrmoe::moe_layer::combine");
-    combine(space, const_element_matrix(rows), const_indices(order_.row_of_pair),
+    combine(space, returned, const_indices(order_.row_of_pair),
             matrix_view<const accumulate_type, device_type>(routing_.weights),
             const_element_matrix(shared_out), out);
     ready_for_backward_ = keep_for_backward;
@@ -192,18 +217,21 @@ class moe_layer {
     }
     const std::int64_t T = tokens_;
     const auto& [D, F, E, K, F_shared] = shape_;
-    detail::require_extents("moe_layer", "d_out", d_out, T, D);
-    detail::require_extents("moe_layer", "dx", dx, T, D);
-    detail::require_extents("moe_layer", "d_input", d_input, T,
-                            router_type::gradient_columns(E, K));
-    weights.validate(shape_);
-    gradients.validate(shape_);
-    require_outputs_apart(d_out, weights, dx, d_input, gradients);
-    ready_for_backward_ = false;
-
-    // All memory comes first: a refused allocation must not leave gradients half added.
     const auto& space = context_.space;
-    const backward_scratch use = take_backward_scratch();
+    const backward_scratch use = agree(context_.ranks, [&] {
+      detail::require_extents("moe_layer", "d_out", d_out, tokens_, shape_.D);
+      detail::require_extents("moe_layer", "dx", dx, tokens_, shape_.D);
+      detail::require_extents("moe_layer", "d_input", d_input, tokens_,
+                              router_type::gradient_columns(shape_.E, shape_.K));
+      weights.validate(shape_, slots_);
+      gradients.validate(shape_, slots_);
+      require_outputs_apart(d_out, weights, dx, d_input, gradients);
+      // All memory comes first: a refused allocation must not leave gradients half added.
+      ready_for_backward_ = false;
+      return take_backward_scratch();
+    });
+    ready_for_backward_ = false;
+    const std::int64_t sent_before = context_.ranks.bytes_sent();
     const selection<device_type>& selected = selector_.selected();
     const auto totals = report_totals_.template vector<report_totals>(1);
     {
@@ -215,8 +243,9 @@ class moe_layer {
       if (!saves_kept()) selector_.select(space, planned_with_.estimator, key());
       if (call_.scores) selector_.certify(space);
     }
+    const selection<device_type> leaving = exchange_.departing(selected);
     const auto kept = gather_kept_pairs(space, context_.scratch, order_, routing_,
-                                        selector_.kept_offsets(), const_indices(selected.rows));
+                                        selector_.kept_offsets(), const_indices(leaving.rows));
     const auto dx_of =
         selector_.draw_for_dx(space, context_.scratch, planned_with_.estimator, key(), kept);
     const auto dw_of =
@@ -231,21 +260,29 @@ class moe_layer {
     backward_report report;
     {
       Kokkos::Profiling::ScopedRegion step_region("lrmoe::moe_layer::experts");
-      swiglu_kept_rows<Element, device_type> rows{{x_, kept.tokens},    {pre_, selected.rows},
-                                                  {d_out, kept.tokens}, kept.offsets,
-                                                  kept.weights,         selected.factors};
-      if (saves_kept()) rows.pre.index = {};
-      if (planned_with_.saved == saved_activations::recompute) {
+      const bool again = planned_with_.saved == saved_activations::recompute;
+      const arrived_kept<Element, device_type> here =
+          saves_kept() ? exchange_.packed(x_, leaving, kept)
+                       : exchange_.announce(x_, order_, selected, leaving, kept,
+                                            again ? element_matrix{} : pre_);
+      swiglu_kept_rows<Element, device_type> rows{
+          here.x,       {pre_, here.pre}, exchange_.send_gradients(d_out, kept),
+          here.offsets, here.weights,     here.factors};
+      if (again) {
         report.routed +=
             experts::recompute(context_, rows.x, rows.offsets, weights.gate_up, use.kept_pre);
         rows.pre = {use.kept_pre};
       }
+      // Between ranks no second draw is made: what arrived is used whole.
+      const kept_subset<device_type> arrived{here.size, here.offsets, {}, {}, {}};
+      const kept_subset<device_type>& dx_here = exchange_.alone() ? dx_of : arrived;
+      const kept_subset<device_type>& dw_here = exchange_.alone() ? dw_of : arrived;
       const element_matrix d_pre =
-          experts::backward(context_, rows, call_.kept, dx_of, weights.gate_up, weights.down,
-                            use.d_kept_weights, use.dx_rows, report.routed);
-      experts::add_weight_gradients(context_, rows, d_pre, dw_of, gradients.gate_up, gradients.down,
-                                    report.routed);
-      estimate_variance(use, kept, dx_of, dw_of, d_pre, totals);
+          experts::backward(context_, rows, here.size, dx_here, weights.gate_up, weights.down,
+                            use.d_here_weights, use.dx_rows, report.routed);
+      experts::add_weight_gradients(context_, rows, d_pre, dw_here, gradients.gate_up,
+                                    gradients.down, report.routed);
+      estimate_variance(use, rows, dx_here, dw_here, d_pre, totals);
       if (F_shared > 0) {
         const kept_subset<device_type> everyone{T, all_tokens(), {}, {}, {}};
         const swiglu_kept_rows<Element, device_type> shared_rows{
@@ -260,10 +297,12 @@ class moe_layer {
     }
     {
       Kokkos::Profiling::ScopedRegion step_region("lrmoe::moe_layer::combine");
+      const const_element_matrix dx_rows =
+          exchange_.return_gradients(use.dx_rows, use.d_here_weights, use.d_kept_weights);
       if (!dx_of.all()) {
         find_positions(space, order_, const_indices(selected.rows), dx_of, use.position);
       }
-      combine(space, const_element_matrix(use.dx_rows),
+      combine(space, dx_rows,
               dx_of.all() ? const_indices(kept.kept_of_pair) : const_indices(use.position),
               matrix_view<const accumulate_type, device_type>{},
               const_element_matrix(use.shared_dx), dx);
@@ -279,6 +318,7 @@ class moe_layer {
                                     matrix_view<const accumulate_type, device_type>(use.d_weights),
                                     d_input);
     }
+    report.bytes_sent = context_.ranks.bytes_sent() - sent_before;
     finish_report(totals, report);
     return report;
   }
@@ -287,9 +327,17 @@ class moe_layer {
   const routing<accumulate_type, device_type>& last_routing() const { return routing_; }
   const expert_order<device_type>& last_order() const { return order_; }
   const plan& last_plan() const { return controller_.last(); }
+  /// Which replica computes which pairs, and where experts are; with one rank, everything is on rank 0.
+  const replica_plan& last_replica_plan() const { return replicas_.last(); }
+  const placement& last_placement() const { return placed_.replicas; }
+  /// Pairs that the experts of this rank computed in the last forward, and those kept for its backward.
+  std::pair<std::int64_t, std::int64_t> last_pairs_here() const {
+    return {call_.pairs_here(), call_.kept_here()};
+  }
   const selection<device_type>& last_selection() const { return selector_.selected(); }
   const pair_selector<accumulate_type, device_type>& last_selector() const { return selector_; }
-  /// Certificate of each expert (E) of the last backward; undefined when the estimator keeps all.
+  /// Certificate of each segment (H; with one rank, of each expert) of the last backward; undefined when
+  /// the estimator keeps all.
   vector_view<const certificate, device_type> last_certificates() const {
     return selector_.certificates();
   }
@@ -300,7 +348,8 @@ class moe_layer {
   }
   /// Predicted time of the last planned call, forward and backward, by the context's rates.
   double planned_s() const {
-    return rank_cost_.fixed_s + pair_cost_.s * static_cast<double>(call_.kept);
+    return rank_costs_[static_cast<std::size_t>(context_.ranks.rank())].fixed_s +
+           pair_cost_.s * static_cast<double>(call_.kept_here());
   }
 
   /// What the layer remembers of earlier calls, for quota policies that forecast. Save it with a
@@ -312,14 +361,15 @@ class moe_layer {
   /// Scratch of one backward call. Views that the call does not need are empty.
   struct backward_scratch {
     vector_view<float, device_type> gradient_norms;            // (T)
-    vector_view<float, device_type> x_norms;                   // (T)
+    vector_view<float, device_type> x_norms;                   // (T), or of rows of x that arrived
     element_matrix kept_pre;                                   // (M, 2F)
-    element_matrix dx_rows;                                    // (M_dx, D)
+    element_matrix dx_rows;                                    // (M_dx, D), or (M_here, D)
     element_matrix shared_dx;                                  // (T, D)
-    vector_view<accumulate_type, device_type> d_kept_weights;  // (M)
+    vector_view<accumulate_type, device_type> d_here_weights;  // (M_here)
+    vector_view<accumulate_type, device_type> d_kept_weights;  // (M), with one rank the same
     matrix_view<accumulate_type, device_type> d_weights;       // (T, K)
     vector_view<index_type, device_type> position;             // (P)
-    vector_view<double, device_type> terms;                    // (max(M_dx, M_dw))
+    vector_view<double, device_type> terms;                    // (max(M_dx, M_dw)), or (M_here)
     vector_view<float, device_type> total_factors;             // (max(M_dx, M_dw))
     vector_view<accumulate_type, device_type> d_dropped;       // (N - M)
     element_matrix dropped_pre;                                // (at least N - M, 2F)
@@ -356,56 +406,241 @@ class moe_layer {
     if (faulty < tokens_ * K) report_faulty_pair(routing_, E, faulty);
   }
 
-  /// The host's part: counts to quotas to sizes, and whether memory suffices for them.
+  void check_forward(const const_element_matrix& x, const router_input& input,
+                     const weights_type& weights, const element_matrix& out) const {
+    const std::int64_t T = static_cast<std::int64_t>(x.extent(0));
+    const auto& [D, F, E, K, F_shared] = shape_;
+    const std::int64_t R = context_.ranks.size();
+    policies_.validate(shape_);
+    context_.rates.validate();
+    require(T <= std::numeric_limits<index_type>::max() / K, "moe_layer: T = ", T,
+            " tokens times K = ", K, " experts exceed 2^31 - 1 pairs in one call: split the batch");
+    detail::require_extents("moe_layer", "x", x, T, D);
+    detail::require_extents("moe_layer", "out", out, T, D);
+    input.validate(T, E, K);
+    const std::int64_t S =
+        exchange_.alone() ? E : static_cast<std::int64_t>(weights.gate_up.extent(0));
+    require(R * S >= E, "moe_layer: weights of S = ", S, " slots on R = ", R,
+            " ranks cannot hold E = ", E, " experts: give every rank at least ", (E + R - 1) / R,
+            " slots");
+    weights.validate(shape_, S);
+    detail::require_disjoint("moe_layer", "out", out, "x", x);
+    weights.require_disjoint("out", out);
+    input.require_disjoint("out", out);
+    if (exchange_.alone()) return;
+    const gradient_scope& scope = policies_.scope;
+    require(scope.dx_share == 1.0 && scope.dw_share == 1.0,
+            "moe_layer: dx_share = ", scope.dx_share, " and dw_share = ", scope.dw_share,
+            " with R = ", R, " ranks: second draws need one rank; lower the quota instead");
+    require(scope.router != router_gradient::exact,
+            "moe_layer: router_gradient::exact with R = ", R,
+            " ranks would send dropped pairs: use router_gradient::sketch, which needs no message");
+  }
+
+  /// Counts of all ranks, which also tell what each may use.
+  void gather_counts(bool keep_for_backward) {
+    const std::int64_t E = shape_.E;
+    counts_.resize(static_cast<std::size_t>(E));
+    for (std::size_t e = 0; e < counts_.size(); ++e)
+      counts_[e] = host_offsets_[e + 1] - host_offsets_[e];
+    const call_message mine{.T = tokens_,
+                            .available_bytes = bytes_for_layers(),
+                            .step = step_,
+                            .slots = slots_,
+                            .layer = layer_id_,
+                            .element_bytes = sizeof(Element),
+                            .backward = keep_for_backward,
+                            .shape = shape_};
+    gather_calls(context_.ranks, mine, counts_, calls_, source_counts_);
+  }
+
+  /// The host's part: counts to placement to quotas to sizes, and whether memory suffices for them.
   void make_plan(bool keep_for_backward) {
     Kokkos::Profiling::ScopedRegion region("lrmoe::moe_layer::plan");
-    const auto& [D, F, E, K, F_shared] = shape_;
-    counts_.resize(static_cast<std::size_t>(E));
-    std::int64_t in_use = 0;
-    for (std::size_t e = 0; e < counts_.size(); ++e) {
-      counts_[e] = host_offsets_[e + 1] - host_offsets_[e];
-      in_use += counts_[e] > 0 ? 1 : 0;
-    }
+    const std::int64_t R = context_.ranks.size(), rank = context_.ranks.rank(), E = shape_.E;
     const std::int64_t N = host_offsets_.back();
+    place_experts();
+    count_work();
+    find_costs(keep_for_backward);
+    const bool keeps_all = planned_with_.estimator.keeps_all();
+    const plan& made = controller_.make(step_, R, E, source_counts_,
+                                        {.home = home_, .ranks = rank_costs_, .pair = pair_cost_},
+                                        planned_with_.quota, keeps_all);
+    const replica_plan& replicas =
+        replicas_.make(made, placed_.replicas, split_, planned_with_.rebalance);
+    exchange_.plan(replicas, slots_);
+    const auto own = replicas.quotas.begin() + rank * replicas.H;
+    segment_quotas_.assign(own, own + replicas.H);
+    selector_.plan(segment_quotas_, planned_with_.scope);
+    call_ =
+        call_of(planned_with_, tokens_, N, selector_.kept(), keep_for_backward, exchange_.sizes());
+    call_.kept_dx = selector_.kept_dx();
+    call_.kept_dw = selector_.kept_dw();
+    call_.segments = replicas.H;
+    call_.by_expert = replicas.by_expert;
+    require_budget(call_);
+  }
+
+  /// Which ranks hold which experts in this call, and how each source's pairs are split over them.
+  void place_experts() {
+    const std::int64_t R = context_.ranks.size(), E = shape_.E;
+    placed_anew_ = false;
+    if (static_cast<std::int64_t>(home_.size()) != E) home_ = home_ranks(R, E);
+    if (exchange_.alone()) {
+      if (placed_.replicas.E() != E) placed_.replicas = home_placement(1, E, E);
+      split_.assign(source_counts_.begin(), source_counts_.end());
+      return;
+    }
+    if (placed_.replicas.S() != slots_) {
+      placed_.replicas = first_placement(slots_);
+      loads_.clear();
+    }
     const cost_model times(context_.rates, shape_, sizeof(Element), sizeof(accumulate_type));
-    // All layers of the context share its budget; they are taken to be like this one.
-    const auto bytes_at = [&](std::int64_t kept) {
-      const memory_use use = layer_memory<Element, Backend>(
-          context_.space, shape_, call_of(planned_with_, tokens_, N, kept, keep_for_backward));
-      const std::int64_t workspace = use[memory_category::workspace];
-      return workspace + context_.layers() * (use.total() - workspace);
-    };
-    // Bytes are convex in the number kept, from 1 on, so the chord is never too low.
-    const std::int64_t bytes_of_pair = N <= 1 ? 0 : (bytes_at(N) - bytes_at(1) + N - 2) / (N - 1);
+    const std::int64_t of_expert = 3 * shape_.D * shape_.F;
+    constexpr auto real_bytes = static_cast<std::int64_t>(sizeof(accumulate_type));
+    constexpr std::int64_t thousand = 1000;
+    last_placement_ = placed_.replicas;
+    const placement_request request{
+        .step = step_,
+        .R = R,
+        .S = slots_,
+        .E = E,
+        .source_counts = source_counts_,
+        .history = &loads_,
+        .home = home_,
+        .current = &last_placement_,
+        .available_bytes = {},
+        .costs = {.pair_s =
+                      (times.forward_s(0, thousand, 0) - times.forward_s(0, 0, 0)) / thousand +
+                      times.kept_pair_s(),
+                  .row_bytes = shape_.D * static_cast<std::int64_t>(sizeof(Element)),
+                  .weight_bytes = of_expert * static_cast<std::int64_t>(sizeof(Element)),
+                  .gradient_bytes = of_expert * real_bytes,
+                  .optimizer_bytes = 3 * of_expert * real_bytes,
+                  .pair_memory_bytes =
+                      (2 * shape_.D + 5 * shape_.F) * static_cast<std::int64_t>(sizeof(Element))},
+        .machine = context_.rates};
+    const auto& planner = planned_with_.planner;
+    planner.plan(request, placed_);
+    split_.resize(static_cast<std::size_t>(R * placed_.replicas.replicas()));
+    planner.split(request, placed_, split_);
+    placed_anew_ = !(placed_.replicas == last_placement_);
+    require(!placed_anew_ || move_weights_ != nullptr, "moe_layer: the planner '",
+            planner.attributes().name,
+            "' moves experts between slots, and nothing moves their weights: call "
+            "set_weight_mover, or use static_ownership");
+    const std::int64_t window = planner.attributes().window;
+    if (loads_.window() != window) loads_ = load_history(window);
+    loads_.record(R, E, source_counts_);
+  }
+
+  /// Pairs that each rank computes in forward, and over how many experts.
+  void count_work() {
+    const placement& where = placed_.replicas;
+    const auto R = static_cast<std::size_t>(where.R()),
+               H = static_cast<std::size_t>(where.replicas());
+    rank_pairs_.assign(R, 0);
+    rank_experts_.assign(R, 0);
+    for (std::size_t h = 0; h < H; ++h) {
+      std::int64_t pairs = 0;
+      for (std::size_t s = 0; s < R; ++s) pairs += split_[s * H + h];
+      const auto r = static_cast<std::size_t>(where.ranks()[h]);
+      rank_pairs_[r] += pairs;
+      rank_experts_[r] += pairs > 0 ? 1 : 0;
+    }
+  }
+
+  /// What no quota changes on each rank, and what one kept pair adds.
+  void find_costs(bool keep_for_backward) {
+    const cost_model times(context_.rates, shape_, sizeof(Element), sizeof(accumulate_type));
     const gradient_scope& scope = planned_with_.scope;
     const bool again = planned_with_.saved != saved_activations::save;
     const double dropped_s =
         scope.router == router_gradient::exact ? times.dropped_pair_s(again) : 0.0;
-    rank_cost_ = {.fixed_s = times.forward_s(tokens_, N, in_use) +
-                             times.backward_fixed_s(tokens_, N, in_use) +
-                             dropped_s * static_cast<double>(N),
-                  .fixed_bytes = bytes_at(std::min<std::int64_t>(N, 1)) - bytes_of_pair,
-                  .available_bytes = bytes_for_layers()};
     pair_cost_ = {.s = times.kept_pair_s(scope.dx_share, scope.dw_share,
                                          planned_with_.saved == saved_activations::recompute) -
                        dropped_s,
                   .remote_s = times.remote_pair_s(context_.rates.inside),
-                  .bytes = bytes_of_pair};
-    home_.assign(counts_.size(), 0);
-    const bool keeps_all = planned_with_.estimator.keeps_all();
-    const plan& made = controller_.make(
-        step_, 1, E, counts_, {.home = home_, .ranks = {&rank_cost_, 1}, .pair = pair_cost_},
-        planned_with_.quota, keeps_all);
-    selector_.plan(made.quotas, planned_with_.scope);
-    call_ = call_of(planned_with_, tokens_, N, selector_.kept(), keep_for_backward);
-    call_.kept_dx = selector_.kept_dx();
-    call_.kept_dw = selector_.kept_dw();
-    require_budget(call_);
-    if (keep_for_backward) selector_.begin(context_.space, order_, N, call_.scores, call_.history);
+                  .bytes = 0};
+    const std::size_t R = calls_.size();
+    rank_costs_.resize(R);
+    for (std::size_t r = 0; r < R; ++r) {
+      const std::int64_t T = calls_[r].T, here = rank_pairs_[r];
+      const auto first = source_counts_.begin() + static_cast<std::ptrdiff_t>(r) * shape_.E;
+      const std::int64_t N = std::accumulate(first, first + shape_.E, std::int64_t{0});
+      // All layers of the context share its budget; they are taken to be like this one.
+      const auto bytes_at = [&](std::int64_t kept) {
+        exchange_sizes carried{.many = !exchange_.alone(), .here = here, .kept_here = kept};
+        const memory_use use = layer_memory<Element, Backend>(
+            context_.space, shape_,
+            call_of(planned_with_, T, N, std::min(kept, N), keep_for_backward, carried));
+        const std::int64_t workspace = use[memory_category::workspace];
+        return workspace + context_.layers() * (use.total() - workspace);
+      };
+      // Bytes are convex in the number kept, from 1 on, so the chord is never too low.
+      const std::int64_t bytes_of_pair =
+          here <= 1 ? 0 : (bytes_at(here) - bytes_at(1) + here - 2) / (here - 1);
+      pair_cost_.bytes = std::max(pair_cost_.bytes, bytes_of_pair);
+      rank_costs_[r] = {.fixed_s = times.forward_s(T, here, rank_experts_[r]) +
+                                   times.backward_fixed_s(T, N, rank_experts_[r]) +
+                                   dropped_s * static_cast<double>(N),
+                        .fixed_bytes = bytes_at(std::min<std::int64_t>(here, 1)),
+                        .available_bytes = calls_[r].available_bytes};
+    }
+    for (rank_cost& cost : rank_costs_) cost.fixed_bytes -= pair_cost_.bytes;
   }
 
-  static layer_call call_of(const Policies& choices, std::int64_t T, std::int64_t N,
-                            std::int64_t kept, bool keep_for_backward) {
+  /// Throws rank_error, on every rank, when policies that differ made plans that differ.
+  void require_same_plan() {
+    lrmoe::require_same_plan(context_.ranks, controller_.last(), replicas_.last());
+  }
+
+  /// What forward fills for the call and backward reads; the rest is scratch.
+  void take_forward_memory() {
+    const auto& [D, F, E, K, F_shared] = shape_;
+    const std::int64_t N = call_.pairs, here = call_.pairs_here();
+    // Activations that move here are stored behind the rank's own.
+    const std::int64_t stored = here + call_.exchange.moved_here;
+    pre_ = saves_all() ? saved_pre_.template matrix<Element>(stored, 2 * F)
+           : saves_kept()
+               ? context_.scratch["moe_layer::pre"].template matrix<Element>(stored, 2 * F)
+               : element_matrix{};
+    activation_norms_ =
+        call_.backward ? saved_norms_.template vector<float>(N) : vector_view<float, device_type>{};
+    here_norms_ = exchange_.alone() || !call_.backward
+                      ? activation_norms_
+                      : context_.scratch["moe_layer::here_norms"].template vector<float>(here);
+    context_.scratch["moe_layer::rows"].template matrix<Element>(here, D);
+    if (F_shared > 0) {
+      shared_pre_ = call_.backward
+                        ? saved_shared_pre_.template matrix<Element>(tokens_, 2 * F_shared)
+                        : element_matrix{};
+    }
+    exchange_.begin(D, N, call_.kept, call_.backward, call_.saved);
+  }
+
+  /// Select before backward, and keep the activations of the selected pairs alone.
+  void save_kept_activations() {
+    const auto& space = context_.space;
+    score(vector_view<const float, device_type>{});
+    selector_.select(space, planned_with_.estimator, key());
+    const selection<device_type> leaving = exchange_.departing(selector_.selected());
+    const auto kept = gather_kept_pairs(space, context_.scratch, order_, routing_,
+                                        selector_.kept_offsets(), const_indices(leaving.rows));
+    const auto here = exchange_.announce(x_, order_, selector_.selected(), leaving, kept, pre_);
+    const auto kept_pre = saved_pre_.template matrix<Element>(here.size, 2 * shape_.F);
+    gather_rows(space, const_element_matrix(pre_), here.pre, kept_pre);
+    exchange_.pack(here);
+    pre_ = kept_pre;
+  }
+
+  static element_matrix first_rows(const element_matrix& all, std::int64_t rows) {
+    if (static_cast<std::int64_t>(all.extent(0)) <= rows) return all;
+    return element_matrix(all.data(), static_cast<std::size_t>(rows), all.extent(1));
+  }
+
+  layer_call call_of(const Policies& choices, std::int64_t T, std::int64_t N, std::int64_t kept,
+                     bool keep_for_backward, const exchange_sizes& carried) const {
     const bool keeps_all = choices.estimator.keeps_all();
     if (keeps_all) kept = N;
     const auto share = [&](double of_kept) {
@@ -424,10 +659,13 @@ class moe_layer {
                          ? saved_activations::save
                          : choices.saved,
             .router = keeps_all ? router_gradient::kept : choices.scope.router,
-            .sketch_size = choices.scope.sketch_size};
+            .sketch_size = choices.scope.sketch_size,
+            .exchange = carried};
   }
 
-  draw_key key() const { return {step_, layer_id_, 0, 0}; }
+  draw_key key() const {
+    return {step_, layer_id_, static_cast<std::uint32_t>(context_.ranks.rank()), 0};
+  }
 
   void score(const vector_view<const float, device_type>& gradient_norms) {
     selector_.score(context_.space, context_.scratch, planned_with_.scorer, key(), order_,
@@ -439,20 +677,26 @@ class moe_layer {
     const auto& [D, F, E, K, F_shared] = shape_;
     auto& scratch = context_.scratch;
     const std::int64_t T = tokens_, M = call_.kept, dropped = call_.pairs - M;
-    const std::int64_t drawn = std::max(call_.kept_dx, call_.kept_dw);
-    experts::reserve_backward(context_, M, F);
+    const std::int64_t here = call_.kept_here();
+    const std::int64_t drawn = exchange_.alone() ? std::max(call_.kept_dx, call_.kept_dw) : here;
+    experts::reserve_backward(context_, here, F);
     experts::reserve_backward(context_, F_shared > 0 ? T : 0, F_shared);
     backward_scratch use;
-    use.dx_rows = scratch["moe_layer::rows"].template matrix<Element>(call_.kept_dx, D);
+    use.dx_rows = scratch["moe_layer::rows"].template matrix<Element>(
+        exchange_.alone() ? call_.kept_dx : here, D);
     if (F_shared > 0)
       use.shared_dx = scratch["moe_layer::shared_rows"].template matrix<Element>(T, D);
     use.d_kept_weights = scratch["moe_layer::d_kept_weights"].template vector<accumulate_type>(M);
+    use.d_here_weights =
+        exchange_.alone()
+            ? use.d_kept_weights
+            : scratch["moe_layer::d_here_weights"].template vector<accumulate_type>(here);
     use.d_weights = scratch["moe_layer::d_weights"].template matrix<accumulate_type>(T, K);
     if (call_.scores) {
       use.gradient_norms = scratch["moe_layer::gradient_norms"].template vector<float>(T);
     }
     if (call_.variance) {
-      use.x_norms = scratch["moe_layer::x_norms"].template vector<float>(T);
+      use.x_norms = scratch["moe_layer::x_norms"].template vector<float>(call_.x_rows());
       use.terms = scratch["moe_layer::variance_terms"].template vector<double>(drawn);
     }
     const bool exact_router = call_.router == router_gradient::exact;
@@ -461,7 +705,7 @@ class moe_layer {
     if (call_.saved != saved_activations::save && exact_router)
       use.dropped_pre = pre.template matrix<Element>(std::max(M, dropped), 2 * F);
     if (call_.saved == saved_activations::recompute)
-      use.kept_pre = pre.template matrix<Element>(M, 2 * F);
+      use.kept_pre = pre.template matrix<Element>(here, 2 * F);
     if (call_.kept_dx < M || call_.kept_dw < M) {
       use.total_factors = scratch["moe_layer::total_factors"].template vector<float>(drawn);
     }
@@ -474,11 +718,12 @@ class moe_layer {
       use.token_sketch =
           scratch["moe_layer::token_sketch"].template matrix<accumulate_type>(T, call_.sketch_size);
     }
+    exchange_.begin_backward(D, call_.saved == saved_activations::save ? F : 0, call_.pairs, M);
     return use;
   }
 
-  template <class Kept>
-  void estimate_variance(const backward_scratch& use, const Kept& kept,
+  void estimate_variance(const backward_scratch& use,
+                         const swiglu_kept_rows<Element, device_type>& rows,
                          const kept_subset<device_type>& dx_of,
                          const kept_subset<device_type>& dw_of, const element_matrix& d_pre,
                          const vector_view<report_totals, device_type>& totals) {
@@ -487,11 +732,10 @@ class moe_layer {
     const auto& space = context_.space;
     const auto total_factors =
         [&](const kept_subset<device_type>& of) -> vector_view<const float, device_type> {
-      if (of.all()) return selector_.selected().factors;
+      if (of.all()) return rows.factors;
       const vector_view<float, device_type> total =
           Kokkos::subview(use.total_factors, std::pair(std::int64_t{0}, of.size));
-      multiply_factors(space, vector_view<const float, device_type>(selector_.selected().factors),
-                       of, total);
+      multiply_factors(space, rows.factors, of, total);
       return total;
     };
     const auto terms = [&](const kept_subset<device_type>& of) {
@@ -501,10 +745,10 @@ class moe_layer {
     variance_terms(space, const_element_matrix(use.dx_rows), {}, total_factors(dx_of), {}, {},
                    terms(dx_of));
     sum_terms(space, terms(dx_of), &totals.data()->variance.dx);
-    row_norms(space, x_, use.x_norms);
+    row_norms(space, rows.x.matrix, use.x_norms);
     variance_terms(space, const_element_matrix(d_pre), dw_of.rows, total_factors(dw_of),
                    vector_view<const float, device_type>(use.x_norms),
-                   dw_of.all() ? const_indices(kept.tokens) : dw_of.tokens, terms(dw_of));
+                   dw_of.all() ? rows.x.index : dw_of.tokens, terms(dw_of));
     sum_terms(space, terms(dw_of), &totals.data()->variance.gate_up);
   }
 
@@ -594,20 +838,46 @@ class moe_layer {
     report.certified = found.certified;
     report.variance = found.variance;
     report.unbiased = planned_with_.estimator.unbiased();
-    if (call_.history) {
-      controller_.history().record_sizes(host_histogram_);
-      controller_.history().record_noise(last_plan().noise_forecast, report.noise_ratio());
+    if (call_.history) remember(report);
+    if (exchange_.alone()) {
+      const auto row_bytes =
+          static_cast<std::int64_t>(2 * shape_.D * sizeof(Element) + sizeof(accumulate_type) +
+                                    sizeof(index_type) + sizeof(float) + sizeof(accumulate_type));
+      report.bytes_sent = report.pairs_kept * row_bytes;
     }
-    const auto row_bytes = static_cast<std::int64_t>(2 * shape_.D * sizeof(Element) +
-                                                     sizeof(index_type) + sizeof(float));
-    report.bytes_sent = report.pairs_kept * row_bytes;
     report.token_buffer_bytes = token_buffer_bytes();
     report.saved_activation_bytes = saved_bytes();
     report.workspace_bytes = context_.scratch.size_bytes();
   }
 
+  /// Feed the histories of all ranks the sizes and the noise that all ranks found together.
+  void remember(const backward_report& report) {
+    const auto E = static_cast<std::size_t>(shape_.E), H = segment_quotas_.size();
+    const auto bins = static_cast<std::size_t>(size_bins::count);
+    double forecast = last_plan().noise_forecast, noise = report.noise_ratio();
+    if (!exchange_.alone()) {
+      std::vector<std::int64_t> of_experts(E * bins, 0);
+      const auto& expert = replicas_.last().expert;
+      for (std::size_t h = 0; h < H; ++h) {
+        for (std::size_t b = 0; b < bins; ++b)
+          of_experts[static_cast<std::size_t>(expert[h]) * bins + b] +=
+              host_histogram_[h * bins + b];
+      }
+      std::vector<std::int64_t> histograms;
+      sum_over_ranks(context_.ranks, std::span<std::int64_t>(of_experts), histograms);
+      host_histogram_.assign(of_experts.begin(), of_experts.end());
+      std::array<double, 2> sums{report.certified.added_variance, report.certified.score_total};
+      std::vector<double> noises;
+      sum_over_ranks(context_.ranks, std::span<double>(sums), noises);
+      if (report.unbiased) noise = sums[1] > 0 ? sums[0] / sums[1] : 0.0;
+    }
+    controller_.history().record_sizes(host_histogram_);
+    controller_.history().record_noise(forecast, noise);
+  }
+
   std::int64_t token_buffer_bytes() const {
-    std::int64_t bytes = sorter_.size_bytes() + selector_.size_bytes();
+    std::int64_t bytes = sorter_.size_bytes() + segment_sorter_.size_bytes() +
+                         selector_.size_bytes() + exchange_.token_buffer_bytes();
     for (const auto* held :
          {&experts_, &routing_weights_, &verdict_, &shared_offsets_, &report_totals_}) {
       bytes += held->size_bytes();
@@ -616,7 +886,7 @@ class moe_layer {
   }
   std::int64_t saved_bytes() const {
     return saved_pre_.size_bytes() + saved_norms_.size_bytes() + saved_shared_pre_.size_bytes() +
-           saved_sketch_.size_bytes();
+           saved_sketch_.size_bytes() + exchange_.saved_bytes();
   }
 
   /// Bytes that this layer may hold under the ledger's budget, beside what others hold.
@@ -672,13 +942,27 @@ class moe_layer {
   buffer<device_type> saved_shared_pre_ = saved_buffer("shared_pre");
   buffer<device_type> saved_sketch_ = saved_buffer("sketch");
   expert_sorter<device_type> sorter_;
+  segment_sorter<device_type> segment_sorter_;
   pair_selector<accumulate_type, device_type> selector_;
+  row_exchange<Element, Backend> exchange_;
   controller controller_;
+  replica_planner replicas_;
+  load_history loads_;
+  std::function<void(const placement&)> move_weights_;
 
   // State of the current call.
   bool ready_for_backward_ = false;
-  rank_cost rank_cost_;
+  std::int64_t slots_ = 0;
+  std::vector<call_message> calls_;        // (R)
+  std::vector<index_type> source_counts_;  // (R, E)
+  placement_plan placed_;
+  placement last_placement_;
+  bool placed_anew_ = false;
+  std::vector<index_type> split_;                        // (R, replicas)
+  std::vector<std::int64_t> rank_pairs_, rank_experts_;  // (R)
+  std::vector<rank_cost> rank_costs_;                    // (R)
   pair_cost pair_cost_;
+  std::vector<index_type> segment_quotas_;  // (H) of this source
   Policies planned_with_;
   layer_call call_;
   std::int64_t tokens_ = 0;
@@ -691,7 +975,8 @@ class moe_layer {
       host_histogram_;  // (E+1), (E), (E), (E, bins)
   element_matrix pre_;
   element_matrix shared_pre_;
-  vector_view<float, device_type> activation_norms_;
+  vector_view<float, device_type> activation_norms_;  // (N) by row of this source
+  vector_view<float, device_type> here_norms_;        // (N_here) by row that is computed here
   matrix_view<accumulate_type, device_type> sketch_;
 };
 

@@ -35,7 +35,7 @@ TEST_CASE("predicted times are FLOPs over the rate at a width and bytes over the
         Approx(model.kept_pair_s(1, 1, true) - model.kept_pair_s()));
   CHECK(model.backward_fixed_s(5, 10, 3) ==
         Approx((10 * 24.0 * 4 + 2.0 * 5 * 16 * 4 + 3 * weights * 12) / 10));
-  CHECK(model.remote_pair_s({.bytes_per_s = 9, .latency_s = 0}) == Approx((16.0 * 4 + 8) / 9));
+  CHECK(model.remote_pair_s({.bytes_per_s = 9, .latency_s = 0}) == Approx((16.0 * 4 + 4 + 8) / 9));
 }
 
 TEST_CASE("a shared expert adds its own products whatever is kept", "[control]") {

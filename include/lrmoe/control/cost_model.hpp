@@ -92,10 +92,10 @@ class cost_model {
            (recompute ? recomputed_s() : 0.0);
   }
 
-  /// One direction of a link for the rows of one pair: dO there, dx back on the other direction, each
-  /// with index and factor.
+  /// One direction of a link for the rows of one pair: dO with weight, factor and position there; less on
+  /// the other direction, dx and dw back.
   double remote_pair_s(const link_rate& link) const {
-    return (D_ * element_ + 8.0) / link.bytes_per_s;
+    return (D_ * element_ + accumulate_ + 8.0) / link.bytes_per_s;
   }
 
  private:

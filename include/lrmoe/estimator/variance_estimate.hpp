@@ -22,7 +22,8 @@ struct variance_estimate {
 /// sum_p (1/pi_p - 1) ||z_p||^2 ||other_p||^2 over all rows (Horvitz and Thompson 1952), which is the
 /// expected squared error under independent draws. Rows with c = 1 add nothing.
 /// Shapes    scaled_rows (., columns): c z; index (S) rows to take, or empty for the first S; c (S);
-///           norms (T) of the other factor of an outer product, at tokens (S), or empty for 1; terms (S)
+///           norms (.) of the other factor of an outer product, at tokens (S) or, empty, in order; norms
+///           empty for 1; terms (S)
 /// Numerics  a row's squares in the accumulation type, serially, the rest in double: deterministic
 /// Order     asynchronous on the space
 template <class ExecutionSpace, class Element, class Device>
@@ -36,6 +37,7 @@ void variance_terms(const ExecutionSpace& space,
   const auto columns = static_cast<std::int64_t>(scaled_rows.extent(1));
   const bool indexed = index.extent(0) != 0;
   const bool outer = norms.extent(0) != 0;
+  const bool by_token = tokens.extent(0) != 0;
   Kokkos::parallel_for(
       "lrmoe::variance_estimate::terms",
       Kokkos::RangePolicy<ExecutionSpace>(space, 0, terms.extent(0)),
@@ -51,7 +53,7 @@ void variance_terms(const ExecutionSpace& space,
           const auto value = static_cast<accumulate_t<Element>>(row[d]);
           squares += value * value;
         }
-        const double other = outer ? static_cast<double>(norms(tokens(i))) : 1.0;
+        const double other = outer ? static_cast<double>(norms(by_token ? tokens(i) : i)) : 1.0;
         terms(i) = (1.0 - 1.0 / factor) * static_cast<double>(squares) * other * other;
       });
 }

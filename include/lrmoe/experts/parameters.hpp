@@ -8,7 +8,8 @@
 
 namespace lrmoe {
 
-/// Weights of one layer, owned by the caller. The shared expert's are empty without one.
+/// Weights of one layer, owned by the caller. The shared expert's are empty without one. With several ranks
+/// the first two hold the S slots of this rank instead of all E experts.
 template <class Element, class Device>
 struct expert_weights {
   tensor_view<const Element, Device> gate_up;           // (E, D, 2F): W_gate then W_up by columns
@@ -17,10 +18,10 @@ struct expert_weights {
   tensor_view<const Element, Device> shared_down{};     // (1, F_shared, D)
 
   /// Throws argument_error when an extent differs from the layer's.
-  void validate(const layer_shape& shape) const {
+  void validate(const layer_shape& shape, std::int64_t slots) const {
     const auto& [D, F, E, K, F_shared] = shape;
-    detail::require_extents("moe_layer", "gate_up weights", gate_up, E, D, 2 * F);
-    detail::require_extents("moe_layer", "down weights", down, E, F, D);
+    detail::require_extents("moe_layer", "gate_up weights", gate_up, slots, D, 2 * F);
+    detail::require_extents("moe_layer", "down weights", down, slots, F, D);
     if (F_shared == 0) return;
     detail::require_extents("moe_layer", "shared gate_up weights", shared_gate_up, 1, D,
                             2 * F_shared);
@@ -58,7 +59,7 @@ struct expert_gradients {
   }
 
   /// Throws argument_error when an extent of a wanted gradient differs from the layer's.
-  void validate(const layer_shape& shape) const {
+  void validate(const layer_shape& shape, std::int64_t slots) const {
     const auto& [D, F, E, K, F_shared] = shape;
     const auto check = [](const named& gradient, std::int64_t groups, std::int64_t rows,
                           std::int64_t columns) {
@@ -66,8 +67,8 @@ struct expert_gradients {
       detail::require_extents("moe_layer", gradient.name, gradient.view, groups, rows, columns);
     };
     const auto [routed_gate_up, routed_down, of_shared_gate_up, of_shared_down] = all();
-    check(routed_gate_up, E, D, 2 * F);
-    check(routed_down, E, F, D);
+    check(routed_gate_up, slots, D, 2 * F);
+    check(routed_down, slots, F, D);
     check(of_shared_gate_up, 1, D, 2 * F_shared);
     check(of_shared_down, 1, F_shared, D);
   }

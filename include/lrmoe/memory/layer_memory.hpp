@@ -4,8 +4,11 @@
 #include <algorithm>
 
 #include <lrmoe/backend.hpp>
+#include <lrmoe/compaction/segment_order.hpp>
 #include <lrmoe/control/score_history.hpp>
 #include <lrmoe/estimator/gradient_scope.hpp>
+#include <lrmoe/exchange/exchange_sizes.hpp>
+#include <lrmoe/exchange/row_kernels.hpp>
 #include <lrmoe/memory/memory_use.hpp>
 #include <lrmoe/memory/saved_activations.hpp>
 #include <lrmoe/report.hpp>
@@ -26,6 +29,19 @@ struct layer_call {
   saved_activations saved = saved_activations::save;
   router_gradient router = router_gradient::kept;
   std::int64_t sketch_size = 0;
+  std::int64_t segments = 0;  ///< H, replicas of all experts; 0: one of each
+  bool by_expert = true;      ///< segments are experts, in their order
+  exchange_sizes exchange{};
+
+  /// Rows that this rank computes in forward and in backward.
+  std::int64_t pairs_here() const { return exchange.many ? exchange.here : pairs; }
+  std::int64_t kept_here() const { return exchange.many ? exchange.kept_here : kept; }
+  /// Rows of x from which this rank's experts read in backward.
+  std::int64_t x_rows() const {
+    if (!exchange.many) return T;
+    return saved == saved_activations::proxy ? exchange.kept_here
+                                             : exchange.here + exchange.moved_here;
+  }
 };
 
 /// Bytes that one layer holds at the peak of a call, its context's workspace included: exactly what
@@ -48,6 +64,11 @@ memory_use layer_memory(const typename Backend::execution_space& space, const la
   const auto& [D, F, E, K, F_shared] = shape;
   const std::int64_t T = call.T, N = call.pairs, P = T * K;
   const std::int64_t M = call.backward ? call.kept : 0;
+  const std::int64_t here = call.pairs_here(), H = call.segments > 0 ? call.segments : E;
+  const std::int64_t kept_here = call.backward ? call.kept_here() : 0;
+  // Kept pairs that move may make backward the larger pass of a rank.
+  const std::int64_t most = std::max(here, kept_here);
+  const exchange_sizes& carried = call.exchange;
   const std::int64_t T_shared = F_shared > 0 ? T : 0;
 
   memory_use use;
@@ -57,40 +78,63 @@ memory_use layer_memory(const typename Backend::execution_space& space, const la
   buffers = indices(P) + reals(P)                                      // routing
             + indices(E + 1 + 3 * P) + bytes(1, sizeof(std::int64_t))  // order, verdict
             + indices(F_shared > 0 ? 2 : 0);
-  scratch = indices(E * ((P + 1023) / 1024))                  // counters of the sort
-            + elements(N * D) + elements(T_shared * D)        // rows of y, later of dx
-            + elements(std::max(N * F, T_shared * F_shared))  // h
+  scratch = indices(E * ((P + 1023) / 1024))                     // counters of the sort
+            + elements(most * D) + elements(T_shared * D)        // rows of y, later of dx
+            + elements(std::max(most * F, T_shared * F_shared))  // h
             + std::max(Backend::expert_operations::template scratch_bytes<Element>(space, D, F),
                        F_shared == 0 ? 0
                                      : Backend::expert_operations::template scratch_bytes<Element>(
                                            space, D, F_shared));
+  if (!call.by_expert)
+    buffers += indices(segment_sorter<typename Backend::device_type>::words(H) + 2 * N);
+  // Rows of x here, each with its place, and rows to be sent and received on both sides.
+  const std::int64_t x_here = carried.here + carried.moved_here;
+  const bool x_stays = call.backward && call.saved != saved_activations::proxy;
+  if (carried.many) {
+    buffers += indices(carried.words + x_here);
+    (x_stays ? saved : scratch) += elements(x_here * D);
+    scratch += elements((std::max(N, M) + most) * D);
+  }
   if (!call.backward) return use;
 
-  buffers += indices(E + 1 + M) + floats(M + N) + bytes(1, sizeof(report_totals));  // selection
-  saved += floats(N) + elements(T * 2 * F_shared);                   // ||h||, shared g, u
-  scratch += elements(std::max(M * 2 * F, T_shared * 2 * F_shared))  // [dg du]
-             + indices(M) + reals(M) + indices(P)                    // kept pairs
-             + reals(M + P);                                         // dw
+  if (carried.many) {
+    buffers += reals(kept_here) + floats(kept_here);  // weights and factors
+    if (!x_stays) saved += elements(kept_here * D);
+    scratch += floats(2 * carried.here)                                            // ||h||
+               + bytes(M + kept_here, sizeof(kept_header<accumulate_t<Element>>))  // announced
+               + indices(3 * kept_here) + reals(2 * kept_here);
+    if (carried.moves) {
+      const bool with_pre = call.saved != saved_activations::recompute;
+      scratch += indices(M + carried.listed + carried.listed_here + carried.moved_away) +
+                 floats(M) + elements(carried.moved_away * (D + (with_pre ? 2 * F : 0)));
+    }
+  }
+  buffers += indices(H + 1 + M) + floats(M + N) + bytes(1, sizeof(report_totals));  // selection
+  saved += floats(N) + elements(T * 2 * F_shared);                           // ||h||, shared g, u
+  scratch += elements(std::max(kept_here * 2 * F, T_shared * 2 * F_shared))  // [dg du]
+             + indices(M) + reals(M) + indices(P)                            // kept pairs
+             + reals(M + P);                                                 // dw
   if (call.scores) {
-    buffers += bytes(E, sizeof(certificate));
+    buffers += bytes(H, sizeof(certificate));
     scratch += floats(T + 2 * N);  // gradient norms, sizes, contributions
   }
   if (call.variance) {
-    scratch += floats(T) + bytes(std::max(call.kept_dx, call.kept_dw), sizeof(double));
+    const std::int64_t drawn = carried.many ? kept_here : std::max(call.kept_dx, call.kept_dw);
+    scratch += floats(call.x_rows()) + bytes(drawn, sizeof(double));
   }
-  if (call.history) buffers += indices(E * size_bins::count);
+  if (call.history) buffers += indices(H * size_bins::count);
 
   const std::int64_t dropped = call.router == router_gradient::exact ? N - M : 0;
   switch (call.saved) {
     case saved_activations::save:
-      saved += elements(N * 2 * F);
+      saved += elements((here + carried.moved_here) * 2 * F);
       break;
     case saved_activations::recompute:
-      scratch += elements(std::max(M, dropped) * 2 * F);
+      scratch += elements(std::max(kept_here, dropped) * 2 * F);
       break;
     case saved_activations::proxy:
-      saved += elements(M * 2 * F);
-      scratch += elements(N * 2 * F);  // before the kept rows are chosen
+      saved += elements(kept_here * 2 * F);
+      scratch += elements((here + carried.moved_here) * 2 * F);  // before the kept rows are chosen
       break;
   }
   if (call.router == router_gradient::exact) {
