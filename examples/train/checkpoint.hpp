@@ -20,8 +20,12 @@
 //   fixed header   magic (8 bytes), version (u32), bytes of the description (u32), bytes of the
 //                  payload (u64), checksum of description and payload (u64); little endian
 //   description    JSON text: settings, progress, tensors [{name, size}]
-//   payload        for each tensor: value, first moment, second moment, as floats
+//   payload        for each tensor that every rank holds: value, first moment, second moment, as floats;
+//                  then, for each MoE layer, for each expert: the same three of all its parameters
 namespace train {
+
+/// Of each MoE layer: weights and moments of all experts (E, 3, 3 D F).
+using expert_states = std::vector<std::vector<float>>;
 
 using json = nlohmann::ordered_json;
 
@@ -66,29 +70,36 @@ class checkpoint {
  public:
   /// `settings` are what a run must share to continue, `progress` is what it needs besides tensors.
   static void write(const std::string& path, const json& settings, const json& progress,
-                    const parameter_list& parameters) {
-    const std::string description =
-        json{{"settings", settings}, {"progress", progress}, {"tensors", describe(parameters)}}
-            .dump();
+                    const parameter_list& parameters, const expert_states& experts = {}) {
+    const std::string description = json{
+        {"settings", settings},
+        {"progress", progress},
+        {"tensors",
+         describe(parameters, experts)}}.dump();
     fixed_header header;
     header.description_bytes = static_cast<std::uint32_t>(description.size());
-    header.payload_bytes = payload_bytes(parameters);
+    header.payload_bytes = payload_bytes(parameters, experts);
     header.content_checksum = checksum(description.data(), description.size());
     std::vector<std::pair<const void*, std::size_t>> pieces{
         {&header, sizeof header}, {description.data(), description.size()}};
+    const auto add = [&](const float* data, std::size_t count) {
+      const std::size_t size_bytes = count * sizeof(float);
+      header.content_checksum = checksum(data, size_bytes, header.content_checksum);
+      pieces.emplace_back(data, size_bytes);
+    };
     for (const parameter& p : parameters) {
-      for (const vector& part : {p.value, p.first_moment, p.second_moment}) {
-        const std::size_t size_bytes = part.size() * sizeof(float);
-        header.content_checksum = checksum(part.data(), size_bytes, header.content_checksum);
-        pieces.emplace_back(part.data(), size_bytes);
-      }
+      if (p.expert) continue;
+      for (const vector& part : {p.value, p.first_moment, p.second_moment})
+        add(part.data(), part.size());
     }
+    for (const auto& layer : experts) add(layer.data(), layer.size());
     write_atomically(path, pieces);
   }
 
-  /// Fills the parameters and returns the progress. Everything is verified first: after an error
+  /// Fills the parameters and the experts, which have the size they shall get, and returns the progress. Everything is verified first: after an error
   /// the parameters are unchanged.
-  static json read(const std::string& path, const json& settings, parameter_list& parameters) {
+  static json read(const std::string& path, const json& settings, parameter_list& parameters,
+                   expert_states& experts) {
     std::ifstream stream(path, std::ios::binary);
     require(stream.good(), "cannot open the checkpoint {}: {}", path, std::strerror(errno));
     const std::string content{std::istreambuf_iterator<char>(stream),
@@ -119,39 +130,50 @@ class checkpoint {
             path, found, header.content_checksum);
     const json description = json::parse(content.substr(sizeof header, header.description_bytes));
     require_equal_settings(path, description.at("settings"), settings);
-    require(description.at("tensors") == describe(parameters) &&
-                header.payload_bytes == payload_bytes(parameters),
+    require(description.at("tensors") == describe(parameters, experts) &&
+                header.payload_bytes == payload_bytes(parameters, experts),
             "the checkpoint {} holds other tensors than this model: continue with the program that "
             "wrote it or start anew",
             path);
     const char* source = content.data() + sizeof header + header.description_bytes;
+    const auto take = [&](float* to, std::size_t count) {
+      std::memcpy(to, source, count * sizeof(float));
+      source += count * sizeof(float);
+    };
     for (parameter& p : parameters) {
-      for (const vector& part : {p.value, p.first_moment, p.second_moment}) {
-        std::memcpy(part.data(), source, part.size() * sizeof(float));
-        source += part.size() * sizeof(float);
-      }
+      if (p.expert) continue;
+      for (const vector& part : {p.value, p.first_moment, p.second_moment})
+        take(part.data(), part.size());
     }
+    for (auto& layer : experts) take(layer.data(), layer.size());
     return description.at("progress");
   }
 
  private:
   struct fixed_header {
     char magic[8] = {'L', 'R', 'M', 'O', 'E', 'C', 'K', 'P'};
-    std::uint32_t version = 1;
+    std::uint32_t version = 2;
     std::uint32_t description_bytes = 0;
     std::uint64_t payload_bytes = 0;
     std::uint64_t content_checksum = 0;
   };
   static_assert(sizeof(fixed_header) == 32);
 
-  static json describe(const parameter_list& parameters) {
+  static json describe(const parameter_list& parameters, const expert_states& experts) {
     json tensors = json::array();
-    for (const parameter& p : parameters) tensors.push_back({{"name", p.name}, {"size", p.size()}});
+    for (const parameter& p : parameters)
+      if (!p.expert) tensors.push_back({{"name", p.name}, {"size", p.size()}});
+    for (std::size_t i = 0; i < experts.size(); ++i)
+      tensors.push_back(
+          {{"name", fmt::format("experts of layer {}", i)}, {"size", experts[i].size()}});
     return tensors;
   }
 
-  static std::uint64_t payload_bytes(const parameter_list& parameters) {
-    return 3 * sizeof(float) * static_cast<std::uint64_t>(parameters.total_size());
+  static std::uint64_t payload_bytes(const parameter_list& parameters,
+                                     const expert_states& experts) {
+    auto count = 3 * static_cast<std::uint64_t>(parameters.dense_size());
+    for (const auto& layer : experts) count += layer.size();
+    return sizeof(float) * count;
   }
 
   static void require_equal_settings(const std::string& path, const json& written,

@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <lrmoe/placement/all_planners.hpp>
 #include <lrmoe/version.hpp>
 
 #include "options.hpp"
@@ -121,6 +122,34 @@ class command_line {
     app_.add_flag("--resume", o.resume, "continue from the checkpoint in --output");
     app_.add_flag("--overwrite", o.overwrite, "replace the run that --output holds already");
     count("--threads", o.threads, 0, "threads; 0: OMP_NUM_THREADS, or all cores");
+    count("--ranks", o.ranks, 1,
+          "ranks that take turns in this process, each with its share of every batch and of the "
+          "experts; under mpirun every process is one rank, and this is not needed");
+    app_.add_option("--planner", o.planner,
+                    wrapped("which rank holds which experts: " + planner_names()))
+        ->check([](const std::string& name) {
+          try {
+            (void)lrmoe::planner_by_name(name);
+            return std::string();
+          } catch (const lrmoe::argument_error& problem) {
+            return std::string(problem.what());
+          }
+        })
+        ->type_name("NAME");
+    count("--slots", o.slots, 0,
+          "experts that a rank can hold; 0: as many as it owns, and one more unless --planner is "
+          "static");
+    app_.add_flag("--sharded-optimizer", o.sharded_state,
+                  wrapped("every rank keeps the optimizer state of a part of every expert, instead "
+                          "of all of the experts that it owns"));
+    app_.add_flag("!--no-rebalance", o.rebalance,
+                  "compute backward of every pair where its forward ran");
+    text("--record-routing", o.record_routing, "FILE",
+         "write how many pairs each rank had for each expert in the last steps, for "
+         "lrmoe_bench_balance; default none");
+    count("--record-steps", o.record_steps, 1, "steps that --record-routing records");
+    real("--timeout", o.timeout_s, 0.001, 1e6,
+         "seconds that a process waits for another one before it gives up");
     text("--json-log", o.json_log, "FILE", "log, one JSON object a line; default OUTPUT/log.jsonl");
     text("--json", o.json, "FILE", "results in the format that all tools share; default none");
     app_.add_flag("--plan-only", o.plan_only,
@@ -131,10 +160,17 @@ class command_line {
   }
 
   /// Parses into the options. Returns -1 to go on, else the exit code: 0 after --help and --version,
-  /// 2 after a message about bad usage.
-  int parse(int argc, char** argv, const options& o) {
+  /// 2 after a message about bad usage. Several processes are that many ranks.
+  int parse(int argc, char** argv, options& o, std::int64_t processes = 1) {
     try {
       app_.parse(argc, argv);
+      if (processes > 1) {
+        if (o.ranks != 1 && o.ranks != processes)
+          throw CLI::ValidationError(fmt::format(
+              "--ranks {} under mpirun with {} processes: leave it out, every process is a rank",
+              o.ranks, processes));
+        o.ranks = processes;
+      }
       const std::string problem = conflict(o);
       if (!problem.empty()) throw CLI::ValidationError(problem);
     } catch (const CLI::ParseError& outcome) {
@@ -157,6 +193,13 @@ class command_line {
       lines += (column > 0 ? " " : "") + word;
     }
     return lines;
+  }
+
+  static std::string planner_names() {
+    std::string names;
+    for (const auto& planner : lrmoe::all_planners())
+      names += (names.empty() ? "" : ", ") + std::string(planner.attributes().name);
+    return names;
   }
 
   template <class Value>

@@ -10,10 +10,11 @@
 namespace train {
 
 /// Loss of every row, -log softmax(logits_t)[target_t], into losses (T); with `with_gradient`,
-/// logits (T, V) become the gradient of the mean loss, (softmax - onehot) / T.
+/// logits (T, V) become the gradient of the mean loss, (softmax - onehot) / mean_over: as many rows as
+/// all ranks have together.
 inline void cross_entropy(const matrix& logits, const const_tokens& target,
                           const Kokkos::View<double*, Kokkos::LayoutRight, device>& losses,
-                          bool with_gradient) {
+                          bool with_gradient, std::int64_t mean_over) {
   const auto rows = static_cast<std::int64_t>(logits.extent(0));
   const auto vocabulary = static_cast<std::int64_t>(logits.extent(1));
   for_chunks("train::cross_entropy::rows", rows, rows_per_chunk,
@@ -32,10 +33,10 @@ inline void cross_entropy(const matrix& logits, const const_tokens& target,
                  }
                  losses(t) = std::log(static_cast<double>(sum)) - static_cast<double>(of_target);
                  if (!with_gradient) continue;
-                 const float scale = 1.0f / (sum * static_cast<float>(rows));
+                 const float scale = 1.0f / (sum * static_cast<float>(mean_over));
 #pragma omp simd
                  for (std::int64_t v = 0; v < vocabulary; ++v) row[v] *= scale;
-                 row[target(t)] -= 1.0f / static_cast<float>(rows);
+                 row[target(t)] -= 1.0f / static_cast<float>(mean_over);
                }
              });
 }

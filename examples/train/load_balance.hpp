@@ -19,12 +19,12 @@ class load_balance {
         partial_(name + "::partial", (max_rows + rows_per_chunk - 1) / rows_per_chunk, experts),
         share_(name + "::share", experts) {}
 
-  /// Adds coefficient times the gradient to dlogits and returns the loss.
+  /// Adds coefficient times the gradient to dlogits and returns the loss, of which these rows are a part.
   ///   dlogits_tj += coefficient E/T p_tj (f_j - sum_e f_e p_te)
-  /// logits, dlogits (T, E); counts (E): pairs of each expert
+  /// logits, dlogits (rows, E); counts (E): pairs of each expert; T and counts are of all ranks
   template <class Counts>
-  double backward(const const_matrix& logits, const Counts& counts, double coefficient,
-                  const matrix& dlogits) const {
+  double backward(const const_matrix& logits, const Counts& counts, std::int64_t T,
+                  double coefficient, const matrix& dlogits) const {
     const auto rows = static_cast<std::int64_t>(logits.extent(0));
     const auto experts = static_cast<std::int64_t>(logits.extent(1));
     const auto probabilities = probabilities_;
@@ -63,10 +63,10 @@ class load_balance {
       for (std::int64_t chunk = 0; chunk < chunks; ++chunk) total += partial(chunk, e);
       const double count = counts[static_cast<std::size_t>(e)];
       share(e) = static_cast<float>(count / pairs);
-      loss += static_cast<double>(experts) * count / pairs * total / static_cast<double>(rows);
+      loss += static_cast<double>(experts) * count / pairs * total / static_cast<double>(T);
     }
     const auto factor =
-        static_cast<float>(coefficient * static_cast<double>(experts) / static_cast<double>(rows));
+        static_cast<float>(coefficient * static_cast<double>(experts) / static_cast<double>(T));
     for_chunks("train::load_balance::gradient", rows, rows_per_chunk,
                [=](std::int64_t, std::int64_t begin, std::int64_t end) {
                  for (std::int64_t t = begin; t < end; ++t) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attention.hpp"
@@ -29,6 +30,7 @@ struct model_shape {
 struct moe_limits {
   std::int64_t memory_bytes = 0;  // 0: no limit
   lrmoe::machine_rates rates{};
+  expert_settings experts{};
 };
 
 /// Decoder-only language model.
@@ -36,18 +38,24 @@ struct moe_limits {
 ///   for each block: x += attention(norm(x)); x += experts(norm(x))
 ///   logits = norm(x) embeddingᵀ
 /// All buffers are made for the largest batch at the start; smaller ones use their first rows.
+/// With several ranks each has its own sequences, and all calls are collective.
 class language_model {
  public:
   language_model(parameter_list& parameters, const model_shape& shape, const moe_policies& policies,
-                 const moe_limits& limits, std::int64_t max_sequences)
+                 moe_limits limits, std::int64_t max_sequences,
+                 communicator ranks = lrmoe::single_rank{})
       : shape_(shape),
+        environment_(std::move(ranks)),
         table_(parameters, "embedding", shape.vocabulary, shape.width, 0.02),
         final_norm_(parameters, "final_norm", shape.width, max_sequences * shape.context),
         normed_("final_normed", max_sequences * shape.context, shape.width),
         logits_("logits", max_sequences * shape.context, shape.vocabulary),
         losses_("losses", max_sequences * shape.context),
         dstream_("dstream", max_sequences * shape.context, shape.width),
-        dnormed_("dnormed", max_sequences * shape.context, shape.width) {
+        dnormed_("dnormed", max_sequences * shape.context, shape.width),
+        moe_time_([this] { return rank_seconds_now(environment_.ranks); }) {
+    const std::int64_t R = environment_.ranks.size();
+    if (limits.experts.slots == 0 || R == 1) limits.experts.slots = (shape.moe.E + R - 1) / R;
     environment_.rates = limits.rates;
     environment_.memory.set_budget_bytes(limits.memory_bytes);
     const std::int64_t rows = max_sequences * shape.context;
@@ -56,16 +64,16 @@ class language_model {
     const double output_share = 1.0 / std::sqrt(2.0 * static_cast<double>(shape.layers));
     for (std::int64_t i = 0; i < shape.layers; ++i) {
       const std::string name = "block" + std::to_string(i);
-      blocks_.push_back(std::make_unique<block>(block{
+      blocks_.emplace_back(new block{
           rms_norm(parameters, name + ".attention_norm", shape.width, rows),
           attention(parameters, name + ".attention", shape.width, shape.heads, shape.context,
                     max_sequences, input_deviation, input_deviation * output_share),
           rms_norm(parameters, name + ".moe_norm", shape.width, rows),
-          moe_block(parameters, name + ".moe", environment_, shape.moe, policies, shape.balance,
-                    static_cast<std::uint32_t>(i), rows, output_share),
+          moe_block(parameters, name + ".moe", environment_, shape.moe, policies, limits.experts,
+                    shape.balance, static_cast<std::uint32_t>(i), rows, output_share),
           matrix(name + "::input", rows, shape.width), matrix(name + "::normed", rows, shape.width),
           matrix(name + "::middle", rows, shape.width),
-          matrix(name + "::middle_normed", rows, shape.width)}));
+          matrix(name + "::middle_normed", rows, shape.width)});
     }
     output_ = matrix("output", rows, shape.width);
   }
@@ -73,16 +81,30 @@ class language_model {
   language_model(const language_model&) = delete;
   language_model& operator=(const language_model&) = delete;
 
-  /// Mean loss of a batch; nothing is kept for backward.
+  /// Mean loss of a batch, of all ranks; nothing is kept for backward.
   double evaluate(const const_tokens& input, const const_tokens& target) {
     return forward(0, input, target, false);
   }
 
-  /// Mean loss of a batch; adds its gradient to that of the parameters.
+  /// Mean loss of a batch, of all ranks; adds the gradient of this rank's sequences to that of the
+  /// parameters.
   double train(std::int64_t step, const const_tokens& input, const const_tokens& target) {
     const double loss = forward(step, input, target, true);
     backward(input);
     return loss;
+  }
+
+  communicator& ranks() { return environment_.ranks; }
+  moe_environment& environment() { return environment_; }
+
+  /// Sum the experts' gradients where their optimizer state is; returns their squared norm.
+  double reduce_expert_gradients() {
+    double squares = 0.0;
+    for (const auto& b : blocks_) squares += b->moe.reduce_gradients();
+    return squares;
+  }
+  void update_experts(const lrmoe::adamw_step& now) {
+    for (const auto& b : blocks_) b->moe.update(now);
   }
 
   /// Plans the MoE layers for a batch by a forward pass, and changes nothing.
@@ -97,7 +119,13 @@ class language_model {
     return layers;
   }
 
-  /// Squared norm of dW_down of all blocks, as accumulated.
+  std::vector<moe_block*> moe_blocks() {
+    std::vector<moe_block*> all;
+    for (const auto& b : blocks_) all.push_back(&b->moe);
+    return all;
+  }
+
+  /// Squared norm of dW_down of all blocks, of what this rank owns.
   double moe_down_squared_norm() const {
     double sum = 0.0;
     for (const auto& b : blocks_) sum += b->moe.down_squared_norm();
@@ -170,11 +198,12 @@ class language_model {
     const matrix logits = first_rows(logits_, rows);
     final_norm_.forward(stream(blocks_.size(), rows), normed);
     table_.head_forward(normed, logits);
-    cross_entropy(logits, target, losses_, training);
+    all_rows_ = lrmoe::sum_over_ranks(environment_.ranks, rows);
+    cross_entropy(logits, target, losses_, training, all_rows_);
     space().fence("train::model: losses are read");
     double sum = 0.0;
     for (std::int64_t t = 0; t < rows; ++t) sum += losses_(t);
-    return sum / static_cast<double>(rows);
+    return lrmoe::sum_over_ranks(environment_.ranks, sum) / static_cast<double>(all_rows_);
   }
 
   void backward(const const_tokens& input) {
@@ -187,7 +216,7 @@ class language_model {
     for (std::size_t i = blocks_.size(); i-- > 0;) {
       block& b = *blocks_[i];
       moe_time_.measure(
-          [&] { b.moe.backward(first_rows(b.middle_normed, rows), dstream, dnormed); });
+          [&] { b.moe.backward(first_rows(b.middle_normed, rows), dstream, dnormed, all_rows_); });
       b.moe_norm.backward(first_rows(b.middle, rows), dnormed, dstream);
       b.mixer.backward(first_rows(b.normed, rows), dstream, dnormed);
       b.attention_norm.backward(stream(i, rows), dnormed, dstream);
@@ -217,6 +246,7 @@ class language_model {
   Kokkos::View<double*, Kokkos::LayoutRight, device> losses_;  // (T)
   matrix dstream_;                                             // (T, D)
   matrix dnormed_;                                             // (T, D)
+  std::int64_t all_rows_ = 0;  // T of all ranks, in the last forward
   stopwatch moe_time_;
 };
 

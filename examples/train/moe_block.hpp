@@ -1,21 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
+#include <algorithm>
 #include <cmath>
+#include <span>
 #include <string>
 
 #include <lrmoe/layer.hpp>
 #include <lrmoe/memory/expert_memory.hpp>
 #include <lrmoe/openmp/backend.hpp>
+#include <lrmoe/optimizer/any_state.hpp>
+#include <lrmoe/optimizer/expert_optimizer.hpp>
 
 #include "linear.hpp"
 #include "load_balance.hpp"
 #include "moe_policies.hpp"
+#include "ranks.hpp"
 
 namespace train {
 
-using moe_backend = lrmoe::openmp::backend<>;
+using moe_backend = lrmoe::with_ranks<lrmoe::openmp::backend<>, communicator>;
 using moe_environment = lrmoe::context<moe_backend>;
+
+/// How experts are held and trained.
+struct expert_settings {
+  std::int64_t slots = 0;  // of each rank
+  lrmoe::any_state state{};
+  lrmoe::adamw_settings optimizer{};
+};
+
 /// Mixture of experts: the router's projection, which the library leaves to its user, the library's
 /// layer, and the load-balancing loss.
 ///   logits = x W_router;  y = moe_layer(x, logits)
@@ -24,35 +37,46 @@ class moe_block {
   using layer = lrmoe::moe_layer<float, moe_backend, moe_policies>;
 
   moe_block(parameter_list& parameters, const std::string& name, moe_environment& environment,
-            const lrmoe::layer_shape& shape, const moe_policies& policies, double balance,
-            std::uint32_t layer_id, std::int64_t max_rows, double output_share)
+            const lrmoe::layer_shape& shape, const moe_policies& policies,
+            const expert_settings& held, double balance, std::uint32_t layer_id,
+            std::int64_t max_rows, double output_share)
       : router_(parameters, name + ".router", shape.D, shape.E,
                 1.0 / std::sqrt(static_cast<double>(shape.D))),
-        gate_up_(parameters.add_random(name + ".gate_up", shape.E * shape.D * 2 * shape.F,
-                                       1.0 / std::sqrt(static_cast<double>(shape.D)))),
-        down_(parameters.add_random(name + ".down", shape.E * shape.F * shape.D,
-                                    output_share / std::sqrt(static_cast<double>(shape.F)))),
         layer_(environment, shape, policies, layer_id),
+        placed_(layer_.first_placement(held.slots)),
+        gate_up_(parameters.add_experts(name + ".gate_up", own_slots(environment),
+                                        shape.D * 2 * shape.F,
+                                        1.0 / std::sqrt(static_cast<double>(shape.D)))),
+        down_(parameters.add_experts(name + ".down", own_slots(environment), shape.F * shape.D,
+                                     output_share / std::sqrt(static_cast<double>(shape.F)))),
+        optimizer_(environment, shape, held.optimizer, held.state),
         balance_(balance),
         balancer_(name + "::balance", max_rows, shape.E),
         logits_(name + "::logits", max_rows, shape.E),
         dlogits_(name + "::dlogits", max_rows, shape.E) {
-    const auto view = [](const vector& flat, std::int64_t rows, std::int64_t columns,
-                         std::int64_t experts) {
-      return tensor(flat.data(), experts, rows, columns);
+    const std::int64_t S = held.slots;
+    const auto view = [S](const vector& flat, std::int64_t rows, std::int64_t columns) {
+      return tensor(flat.data(), S, rows, columns);
     };
-    weights_ = {view(gate_up_.value, shape.D, 2 * shape.F, shape.E),
-                view(down_.value, shape.F, shape.D, shape.E)};
-    gradients_ = {view(gate_up_.gradient, shape.D, 2 * shape.F, shape.E),
-                  view(down_.gradient, shape.F, shape.D, shape.E)};
-    // The ledger sees what the library allocates; the experts' tensors belong to it by meaning.
-    const lrmoe::memory_use use = lrmoe::expert_memory<float>(shape, {.experts = shape.E});
+    gate_up_slots_ = view(gate_up_.value, shape.D, 2 * shape.F);
+    down_slots_ = view(down_.value, shape.F, shape.D);
+    weights_ = {gate_up_slots_, down_slots_};
+    gradients_ = {view(gate_up_.gradient, shape.D, 2 * shape.F),
+                  view(down_.gradient, shape.F, shape.D)};
+    optimizer_.initialise(placed_, gate_up_slots_, down_slots_);
+    // Takes the optimizer's memory, so that plans under a budget know what is left.
+    optimizer_.reduce(gradients_, placed_);
+    layer_.set_weight_mover([this](const lrmoe::placement& now) { send_weights(now); });
+    // The ledger sees what the library allocates; the slots' tensors belong to it by meaning.
+    const lrmoe::memory_use use = lrmoe::expert_memory<float>(shape, {.experts = S});
     for (const auto category :
-         {lrmoe::memory_category::expert_weights, lrmoe::memory_category::gradients,
-          lrmoe::memory_category::optimizer}) {
+         {lrmoe::memory_category::expert_weights, lrmoe::memory_category::gradients}) {
       environment.memory.add(category, use[category]);
     }
   }
+
+  moe_block(const moe_block&) = delete;
+  moe_block& operator=(const moe_block&) = delete;
 
   /// x (T, D), y (T, D) overwritten. x stays unchanged until backward.
   void forward(std::int64_t step, const const_matrix& x, const matrix& y, bool training) {
@@ -61,20 +85,56 @@ class moe_block {
     layer_.forward(static_cast<std::uint64_t>(step), x, logits, weights_, y, training);
   }
 
-  /// dx (T, D) overwritten.
-  void backward(const const_matrix& x, const const_matrix& dy, const matrix& dx) {
+  /// dx (T, D) overwritten. all_rows: T of all ranks together
+  void backward(const const_matrix& x, const const_matrix& dy, const matrix& dx,
+                std::int64_t all_rows) {
     const auto rows = static_cast<std::int64_t>(x.extent(0));
     const matrix dlogits = first_rows(dlogits_, rows);
     report_ = layer_.backward(dy, weights_, dx, dlogits, gradients_);
     balance_loss_ = balance_ == 0.0
                         ? 0.0
                         : balancer_.backward(first_rows(logits_, rows), layer_.last_plan().counts,
-                                             balance_, dlogits);
+                                             all_rows, balance_, dlogits);
     router_.backward(x, dlogits, dx, 1.0f);
   }
 
-  /// Squared norm of dW_down as accumulated.
-  double down_squared_norm() const { return train::squared_norm(down_.gradient); }
+  /// Sum the experts' gradients over replicas, each part where its optimizer state is. Returns this layer's
+  /// squared norm, of all ranks; 0 for frozen experts. Collective.
+  double reduce_gradients() {
+    if (gate_up_.frozen) return 0.0;
+    return optimizer_.reduce(gradients_, layer_.last_placement());
+  }
+
+  /// One step of the experts' optimizer, and the new weights to the slots. Collective.
+  void update(const lrmoe::adamw_step& now) {
+    if (gate_up_.frozen) return;
+    optimizer_.update(now);
+    send_weights(layer_.last_placement());
+  }
+
+  /// Squared norm of the part of dW_down whose state this rank owns, after reduce_gradients.
+  double down_squared_norm() const {
+    const std::int64_t border = 2 * layer_.shape().D * layer_.shape().F;
+    const vector gradient = optimizer_.gradient();
+    double total = 0.0;
+    for (std::int64_t e = 0, first = 0; e < layer_.shape().E; ++e) {
+      const lrmoe::parameter_range part = optimizer_.owned(e);
+      const std::int64_t begin = std::clamp(border - part.begin, std::int64_t{0}, part.size());
+      total +=
+          squared_norm(Kokkos::subview(gradient, std::pair(first + begin, first + part.size())));
+      first += part.size();
+    }
+    return total;
+  }
+
+  using optimizer = lrmoe::expert_optimizer<float, moe_backend, lrmoe::any_state>;
+  optimizer& state() { return optimizer_; }
+
+  /// Weights from the optimizer's state, to where experts are now. Collective.
+  void send_weights() {
+    const lrmoe::placement& last = layer_.last_placement();
+    send_weights(last.E() == 0 ? placed_ : last);
+  }
 
   /// Drops the experts' weight gradients: their products are skipped, their weights stay.
   void freeze_experts() {
@@ -91,11 +151,24 @@ class moe_block {
   double balance_loss() const { return balance_loss_; }
 
  private:
+  std::span<const lrmoe::index_type> own_slots(const moe_environment& environment) const {
+    const auto S = static_cast<std::size_t>(placed_.S());
+    return placed_.expert_of_slot().subspan(static_cast<std::size_t>(environment.ranks.rank()) * S,
+                                            S);
+  }
+  void send_weights(const lrmoe::placement& now) {
+    optimizer_.send_weights(now, gate_up_slots_, down_slots_);
+  }
+
   linear router_;
+  layer layer_;
+  lrmoe::placement placed_;  // at the start
   parameter& gate_up_;
   parameter& down_;
-  layer layer_;
-  layer::weights_type weights_;      // gate_up (E, D, 2F), down (E, F, D)
+  tensor gate_up_slots_;  // (S, D, 2F)
+  tensor down_slots_;     // (S, F, D)
+  optimizer optimizer_;
+  layer::weights_type weights_;      // gate_up (S, D, 2F), down (S, F, D)
   layer::gradients_type gradients_;  // the same
   double balance_;
   load_balance balancer_;

@@ -6,6 +6,7 @@
 #include <lrmoe/estimator/top.hpp>
 #include <lrmoe/estimator/top_plus_sampled.hpp>
 #include <lrmoe/estimator/uniform.hpp>
+#include <lrmoe/placement/all_planners.hpp>
 #include <lrmoe/policies.hpp>
 #include <lrmoe/quota/annealed.hpp>
 #include <lrmoe/quota/any_quota.hpp>
@@ -27,13 +28,15 @@ using annealed_fraction = lrmoe::annealed<lrmoe::fixed_fraction, &lrmoe::fixed_f
 using moe_quota = lrmoe::memory_network<
     lrmoe::any_quota<lrmoe::fixed_fraction, lrmoe::keep_all, lrmoe::shared_threshold,
                      lrmoe::error_bounded, lrmoe::time_optimal, annealed_fraction>>;
-using moe_policies =
-    lrmoe::policies<lrmoe::softmax_top_k, moe_quota, lrmoe::any_scorer, moe_estimator>;
+using moe_policies = lrmoe::policies<lrmoe::softmax_top_k, moe_quota, lrmoe::any_scorer,
+                                     moe_estimator, lrmoe::library_planner>;
 
 /// The policies that the flags ask for.
 inline moe_policies policies_of(const options& o) {
   moe_policies policies;
   policies.scorer.kind = o.scorer;
+  policies.planner = lrmoe::planner_by_name(o.planner);
+  policies.rebalance = o.rebalance;
   if (o.method != method::lrmoe) {
     policies.estimator = lrmoe::exact{};
     return policies;

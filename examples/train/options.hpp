@@ -92,6 +92,12 @@ struct options {
   double dw_share = 1.0;
   lrmoe::router_gradient router_gradient = lrmoe::router_gradient::kept;
   std::int64_t sketch_size = 8;
+  std::string planner = "static";
+  std::int64_t slots = 0;  // 0: as many as static ownership needs, and one more for other planners
+  bool sharded_state = false;
+  bool rebalance = true;
+  std::string record_routing;  // empty: no trace
+  std::int64_t record_steps = 30;
   bool plan_only = false;
   std::uint64_t seed = 0;
 
@@ -118,6 +124,8 @@ struct options {
   bool resume = false;
   bool overwrite = false;
   std::int64_t threads = 0;  // 0: all
+  std::int64_t ranks = 1;    // in this process, or processes of mpirun
+  double timeout_s = 300.0;  // of waiting for another process
   bool quiet = false;
 
   /// MoE-layer time of lrmoe at this keep fraction over that of exact, in products: the forward
@@ -134,7 +142,13 @@ struct options {
     return method == method::fewer_steps && wanted > 0 ? scaled(wanted) : wanted;
   }
 
-  /// Everything that decides what is learned and measured; equal for a run and its continuation.
+  std::int64_t used_slots() const {
+    const std::int64_t owned = (experts + ranks - 1) / ranks;
+    return slots > 0 ? slots : owned + (planner == "static" || ranks == 1 ? 0 : 1);
+  }
+
+  /// Everything that decides what is learned and measured; equal for a run and its continuation. How many
+  /// ranks there are, and which of them hold what, may change in between.
   train::json settings() const {
     return {{"method", name_of(method_names, method)},
             {"estimator", name_of(estimator_names, estimator)},
@@ -178,6 +192,16 @@ struct options {
 
 /// Rules between flags. Returns what is wrong, or nothing.
 inline std::string conflict(const options& o) {
+  if (o.used_batch() < o.ranks)
+    return fmt::format("--ranks {} is more than the {} sequences of a step: raise --batch", o.ranks,
+                       o.used_batch());
+  if (o.used_slots() * o.ranks < o.experts)
+    return fmt::format("--slots {} on --ranks {} cannot hold --experts {}: use at least {}",
+                       o.used_slots(), o.ranks, o.experts, (o.experts + o.ranks - 1) / o.ranks);
+  if (o.ranks > 1 && (o.dx_share != 1.0 || o.dw_share != 1.0))
+    return "--dx-share and --dw-share below 1 need --ranks 1: lower --keep instead";
+  if (o.ranks > 1 && o.router_gradient == lrmoe::router_gradient::exact)
+    return "--router-gradient exact needs --ranks 1: use sketch";
   if (o.keep <= 0.0)
     return fmt::format("--keep {} is outside (0, 1]: use 1 to keep every pair", o.keep);
   if (o.width % (2 * o.heads) != 0)

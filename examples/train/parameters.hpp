@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@ struct parameter {
   vector second_moment;  // (size)
   bool decayed = true;   // takes part in weight decay
   bool frozen = false;   // left as it is by the optimizer
+  bool expert = false;   // slots of experts: other ranks have others, and an optimizer of their own
 
   std::int64_t size() const { return static_cast<std::int64_t>(value.extent(0)); }
 };
@@ -65,6 +67,28 @@ class parameter_list {
     return result;
   }
 
+  /// A new tensor of the slots of this rank, each with the values of its expert, which do not depend on where
+  /// it is. Its moments are elsewhere.
+  parameter& add_experts(std::string name, std::span<const lrmoe::index_type> expert_of_slot,
+                         std::int64_t size, double deviation) {
+    parameter& result =
+        add(std::move(name), static_cast<std::int64_t>(expert_of_slot.size()) * size, true, true);
+    const std::uint64_t stream = entries_.size();
+    const std::uint64_t seed = seed_;
+    for (std::size_t slot = 0; slot < expert_of_slot.size(); ++slot) {
+      if (expert_of_slot[slot] == lrmoe::no_expert) continue;
+      const std::int64_t first = expert_of_slot[slot] * size;
+      float* const value = result.value.data() + static_cast<std::int64_t>(slot) * size;
+      for_chunks("train::parameters::initialise", size, 4096,
+                 [=](std::int64_t, std::int64_t begin, std::int64_t end) {
+                   for (std::int64_t i = begin; i < end; ++i)
+                     value[i] = static_cast<float>(deviation) *
+                                random_normal(seed, stream, static_cast<std::uint64_t>(first + i));
+                 });
+    }
+    return result;
+  }
+
   /// A new tensor of ones, without weight decay (gains of norms).
   parameter& add_ones(std::string name, std::int64_t size) {
     parameter& result = add(std::move(name), size, false);
@@ -76,9 +100,10 @@ class parameter_list {
     for (parameter& p : entries_) Kokkos::deep_copy(space(), p.gradient, 0.0f);
   }
 
-  std::int64_t total_size() const {
+  /// Numbers in tensors that every rank holds.
+  std::int64_t dense_size() const {
     std::int64_t total = 0;
-    for (const parameter& p : entries_) total += p.size();
+    for (const parameter& p : entries_) total += p.expert ? 0 : p.size();
     return total;
   }
 
@@ -88,13 +113,15 @@ class parameter_list {
   auto end() const { return entries_.end(); }
 
  private:
-  parameter& add(std::string name, std::int64_t size, bool decayed) {
-    const auto allocate = [&](const char* part) {
-      return vector(name + "::" + part, static_cast<std::size_t>(size));
+  parameter& add(std::string name, std::int64_t size, bool decayed, bool expert = false) {
+    const auto allocate = [&](const char* part, std::int64_t count) {
+      return vector(name + "::" + part, static_cast<std::size_t>(count));
     };
-    return entries_.emplace_back(parameter{name, allocate("value"), allocate("gradient"),
-                                           allocate("first_moment"), allocate("second_moment"),
-                                           decayed, false});
+    const std::int64_t moments = expert ? 0 : size;
+    return entries_.emplace_back(
+        parameter{name, allocate("value", size), allocate("gradient", size),
+                  allocate("first_moment", moments), allocate("second_moment", moments), decayed,
+                  false, expert});
   }
 
   std::uint64_t seed_;

@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
-#include <chrono>
+#include <functional>
+#include <utility>
 
 #include "host.hpp"
 
 namespace train {
 
-inline double seconds_now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
 /// Sums the time of the sections it is told to measure; fences, so that work that is enqueued
 /// inside a section counts there.
 class stopwatch {
  public:
+  /// clock() tells the time in seconds.
+  explicit stopwatch(std::function<double()> clock) : clock_(std::move(clock)) {}
+
   template <class Section>
   auto measure(const Section& section) {
     fence();
-    const double start = seconds_now();
+    const double start = clock_();
     struct stop {
       stopwatch& watch;
       double start;
       ~stop() {
         fence();
-        watch.seconds_ += seconds_now() - start;
+        watch.seconds_ += watch.clock_() - start;
       }
     } at_end{*this, start};
     return section();
@@ -35,6 +35,7 @@ class stopwatch {
  private:
   static void fence() { space().fence("train::stopwatch: time of a section"); }
 
+  std::function<double()> clock_;
   double seconds_ = 0.0;
 };
 

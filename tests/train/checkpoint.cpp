@@ -20,7 +20,8 @@ void make_parameters(parameter_list& parameters) {
 }
 
 std::string refusal(const std::string& path, const json& settings, parameter_list& parameters) {
-  return message_of([&] { checkpoint::read(path, settings, parameters); });
+  expert_states experts(2, std::vector<float>(30));
+  return message_of([&] { checkpoint::read(path, settings, parameters, experts); });
 }
 
 const json settings{{"width", 64}, {"keep", 0.1}};
@@ -38,8 +39,10 @@ TEST_CASE("a checkpoint returns tensors and progress bit by bit", "[train]") {
     for (const vector& part : {p.value, p.first_moment, p.second_moment})
       fill_normal(part, 1.0, random);
   const json progress{{"step", 12}, {"seconds", 0.1 + 0.2}};
-  checkpoint::write(path, settings, progress, written);
-  CHECK(checkpoint::read(path, settings, read) == progress);
+  expert_states experts{{1.0f, 2.0f, 3.0f}, {4.0f}}, experts_read{{0, 0, 0}, {0}};
+  checkpoint::write(path, settings, progress, written, experts);
+  CHECK(checkpoint::read(path, settings, read, experts_read) == progress);
+  CHECK(experts_read == experts);
   auto other = read.begin();
   for (const parameter& p : written) {
     for (std::int64_t i = 0; i < p.size(); ++i) {
@@ -62,7 +65,8 @@ TEST_CASE("a damaged or foreign checkpoint is refused with a reason and changes 
   const std::string path = place.path + "/checkpoint.bin";
   parameter_list parameters(1);
   make_parameters(parameters);
-  checkpoint::write(path, settings, {{"step", 1}}, parameters);
+  checkpoint::write(path, settings, {{"step", 1}}, parameters,
+                    expert_states(2, std::vector<float>(30)));
   const std::string good = content_of(path);
   Kokkos::deep_copy(parameters.begin()->value, 7.0f);
 
@@ -105,7 +109,8 @@ TEST_CASE("a checkpoint that cannot be written leaves the old one", "[train]") {
   const std::string path = place.path + "/checkpoint.bin";
   parameter_list parameters(1);
   make_parameters(parameters);
-  checkpoint::write(path, settings, {{"step", 1}}, parameters);
+  checkpoint::write(path, settings, {{"step", 1}}, parameters,
+                    expert_states(2, std::vector<float>(30)));
   const std::string before = content_of(path);
   // A folder in the place of the temporary file makes its creation fail, for root too.
   std::filesystem::create_directory(path + ".tmp");

@@ -39,13 +39,13 @@ TEST_CASE("the load-balancing loss equals the plain formula and differentiates t
     loss.magnitude = 1.0 / rows;  // what one row adds; the formula itself is in double
     return loss;
   };
-  CHECK(std::abs(balance.backward(logits, counts, 1.0, dlogits) - plain().sum) <= 1e-5);
+  CHECK(std::abs(balance.backward(logits, counts, rows, 1.0, dlogits) - plain().sum) <= 1e-5);
   check_gradient("logits", logits, dlogits, plain);
 
   // The gradient is scaled by the coefficient and added to what is there.
   matrix shifted("shifted", rows, experts);
   Kokkos::deep_copy(shifted, 2.0f);
-  balance.backward(logits, counts, 3.0, shifted);
+  balance.backward(logits, counts, rows, 3.0, shifted);
   for (int t = 0; t < rows; ++t)
     for (int e = 0; e < experts; ++e)
       REQUIRE(std::abs(shifted(t, e) - (2.0f + 3.0f * dlogits(t, e))) <= 1e-6);
@@ -56,7 +56,7 @@ TEST_CASE("the load-balancing loss is 1 for equal loads", "[train]") {
   const load_balance balance("balance", rows, experts);
   const matrix logits("logits", rows, experts), dlogits("dlogits", rows, experts);
   const std::vector<std::int32_t> counts(experts, 4);
-  CHECK(balance.backward(logits, counts, 1.0, dlogits) == Approx(1.0));
+  CHECK(balance.backward(logits, counts, rows, 1.0, dlogits) == Approx(1.0));
 }
 
 namespace {

@@ -18,7 +18,7 @@ TEST_CASE("adamw takes the steps of the plain formula", "[train]") {
   const parameter& plain = parameters.add_ones("gain", 7);
   parameter& frozen = parameters.add_random("frozen", 5, 1.0);
   frozen.frozen = true;
-  const adamw_settings settings{.weight_decay = 0.3};
+  const lrmoe::adamw_settings settings{.weight_decay = 0.3};
   const double rate = 0.01, scale = 0.5;
 
   struct entry {
@@ -33,7 +33,7 @@ TEST_CASE("adamw takes the steps of the plain formula", "[train]") {
   const auto frozen_before = copy(frozen);
   for (int step = 1; step <= 5; ++step) {
     for (const parameter& p : parameters) train_test::fill_normal(p.gradient, 1.0, random);
-    adamw_step(parameters, settings, step, rate, scale);
+    adamw_step(parameters, settings, {.step = step, .rate = rate, .gradient_scale = scale});
     const auto advance = [&](std::vector<entry>& entries, const parameter& p, double decay) {
       for (std::size_t i = 0; i < entries.size(); ++i) {
         entry& e = entries[i];
@@ -58,9 +58,9 @@ TEST_CASE("gradient norm leaves out frozen parameters", "[train]") {
   parameter& b = parameters.add_random("b", 4, 1.0);
   Kokkos::deep_copy(a.gradient, 0.5f);
   Kokkos::deep_copy(b.gradient, 100.0f);
-  CHECK(gradient_norm(parameters) == Approx(std::sqrt(20000 * 0.25 + 40000.0)));
+  CHECK(squared_gradient_norm(parameters) == Approx(20000 * 0.25 + 40000.0));
   b.frozen = true;
-  CHECK(gradient_norm(parameters) == Approx(std::sqrt(20000 * 0.25)));
+  CHECK(squared_gradient_norm(parameters) == Approx(20000 * 0.25));
 }
 
 TEST_CASE("the learning rate rises over the warm-up and falls to a tenth", "[train]") {

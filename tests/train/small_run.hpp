@@ -44,7 +44,18 @@ struct small_run {
     o.quiet = true;
   }
 
-  bool run(std::int64_t until = 1000) const { return trainer(o).run(until); }
+  /// On o.ranks ranks of this process.
+  bool run(std::int64_t until = 1000) const {
+    if (o.ranks == 1) return trainer(o).run(until);
+    bool complete = false;
+    lrmoe::logical::world world(static_cast<int>(o.ranks));
+    world.run([&](lrmoe::logical::communicator& joined) {
+      const bool first = joined.rank() == 0;
+      const bool finished = trainer(o, std::move(joined)).run(until);
+      if (first) complete = finished;
+    });
+    return complete;
+  }
 
   std::vector<json> log() const {
     std::vector<json> lines;
