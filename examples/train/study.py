@@ -5,7 +5,9 @@ and writes one table: loss, MoE-layer time, and time to two targets. A second pa
 show when a reduced backward pass pays.
 
 Runs may share the machine (--jobs): all of them are then slower, and only ratios of times mean
-something. Runs that are complete are kept: a second call continues where the first one stopped."""
+something. Runs that are complete are kept: a second call continues where the first one stopped.
+Controls of equal time (a smaller batch, fewer steps) get the time that the rule they stand beside was
+measured to take, so they run after it."""
 
 import argparse
 import concurrent.futures
@@ -29,6 +31,12 @@ class Rule:
     label: str
     flags: tuple
     unbiased: bool = True
+    time_of: str = None  # name of the rule whose measured time a control gets
+
+    def given(self, time_ratio):
+        """A control with this share of exact's time: the trainer scales by (1 + 2 keep) / 3."""
+        keep = min(1.0, max(0.01, (3 * time_ratio - 1) / 2))
+        return dataclasses.replace(self, flags=(*self.flags, "--keep", f"{keep:.4f}"))
 
 
 def lrmoe(name, label, keep, *flags, unbiased=True):
@@ -70,18 +78,21 @@ RULES = [
     *(lrmoe("lrmoe_top", "top", keep, "--estimator", "top", unbiased=False)
       for keep in (0.75, 0.5, 0.25)),
     Rule("frozen_experts", "frozen experts", ("--method", "frozen-experts")),
-    *(Rule(f"{name}/keep={keep:g}", f"{label}, time of {fraction_text(keep)}",
-           ("--method", flag, "--keep", str(keep)))
-      for keep in (0.5, 0.25)
-      for name, label, flag in (("smaller_batch", "smaller batch", "smaller-batch"),
-                                ("fewer_steps", "fewer steps", "fewer-steps"))),
 ]
+
+CONTROLS = [
+    Rule(f"{name}/keep={keep:g}", f"{label}, time of pps {fraction_text(keep)}",
+         ("--method", flag), time_of=f"lrmoe/keep={keep:g}")
+    for keep in (0.5, 0.25)
+    for name, label, flag in (("smaller_batch", "smaller batch", "smaller-batch"),
+                              ("fewer_steps", "fewer steps", "fewer-steps"))]
 
 # For the second part: the model of the first at several batches, each with as many steps.
 BATCHES = (8, 16, 32, 64, 128)
 BATCH_STEPS = 200
-BATCH_RULES = [RULES[0], *(next(rule for rule in RULES if rule.name == name) for name in (
-    "shared_threshold/keep=0.25", "smaller_batch/keep=0.25"))]
+BATCH_RULES = [RULES[0], next(r for r in RULES if r.name == "shared_threshold/keep=0.25")]
+BATCH_CONTROL = Rule("smaller_batch/keep=0.25", "smaller batch of the same time",
+                     ("--method", "smaller-batch"), time_of=BATCH_RULES[1].name)
 
 
 @dataclasses.dataclass
@@ -217,8 +228,8 @@ def draw(batches, model, path):
     from matplotlib import pyplot
     figure, axes = pyplot.subplots(figsize=(7, 4.2), dpi=150)
     tokens = [batch * model["context"] for batch in BATCHES]
-    exact, *others = BATCH_RULES
-    for rule, colour in zip(others, ("#0072b2", "#e69f00")):
+    exact = BATCH_RULES[0]
+    for rule, colour in zip((BATCH_RULES[1], BATCH_CONTROL), ("#0072b2", "#e69f00")):
         means, low, high = [], [], []
         for batch in BATCHES:
             losses = [a.final_loss - b.final_loss
@@ -285,7 +296,7 @@ def parse_arguments():
         options.seeds = 1
     if options.batch_seeds is None:
         options.batch_seeds = options.seeds
-    known = {rule.name for rule in RULES}
+    known = {rule.name for rule in (*RULES, *CONTROLS)}
     for name in options.rules or []:
         if not any(rule.startswith(name) for rule in known):
             parser.error(f"--rules {name}: none of " + ", ".join(sorted(known)))
@@ -301,25 +312,47 @@ def main():
         data = demo.text_files(options)
         identity = {"trainer": demo.digest([options.trainer]), "text": demo.digest(data)}
 
+        def wanted(rule):
+            return options.rules is None or any(rule.name.startswith(name) for name in options.rules)
+
         def jobs_of(rules, varied, tag, seeds):
-            return [Job(rule, varied, seed, options.output / "runs" /
-                        f"{rule.name.replace('/', '-')}{tag}-seed{seed}")
-                    for seed in range(seeds) for rule in rules]
-        rules = [rule for rule in RULES if rule is RULES[0] or options.rules is None
-                 or any(rule.name.startswith(name) for name in options.rules)]
-        jobs = jobs_of(rules, model, "", options.seeds)
+            return [(name, Job(rule, varied, seed, options.output / "runs" /
+                               f"{rule.name.replace('/', '-')}{tag}-seed{seed}"))
+                    for seed in range(seeds) for name, rule in rules]
+
+        def run(jobs, into):
+            done = run_all([job for _, job in jobs], options, data, identity)
+            for (name, job), result in zip(jobs, done):
+                key = name if job.model is model else (name, job.model["batch"])
+                into.setdefault(key, []).append(result)
+
+        def timed(control, results, of, exact):
+            return control, control.given(relative(results[of], results[exact],
+                                                   lambda r: r.moe_seconds))
+
+        rules = [rule for rule in RULES if rule is RULES[0] or wanted(rule)]
+        by_name = {rule.name: rule for rule in rules}
+        controls = [c for c in CONTROLS if wanted(c) and c.time_of in by_name]
         batch_models = [] if options.no_batches else [
             model | {"batch": batch, "steps": 20 if options.quick else BATCH_STEPS,
                      "warmup": 4 if options.quick else 20} for batch in BATCHES]
+        results, batches = {}, {}
+        first = jobs_of([(rule, rule) for rule in rules], model, "", options.seeds)
         for varied in batch_models:
-            jobs += jobs_of(BATCH_RULES, varied, f"-batch{varied['batch']}", options.batch_seeds)
-        done = run_all(jobs, options, data, identity)
-        results, batches = {rule: [] for rule in rules}, {}
-        for job, result in zip(jobs, done):
-            if job.model is model:
-                results[job.rule].append(result)
-            else:
-                batches.setdefault((job.rule, job.model["batch"]), []).append(result)
+            first += jobs_of([(rule, rule) for rule in BATCH_RULES], varied,
+                             f"-batch{varied['batch']}", options.batch_seeds)
+        found = {}
+        run(first, found)
+        second = jobs_of([timed(c, found, by_name[c.time_of], RULES[0]) for c in controls], model,
+                         "", options.seeds)
+        for varied in batch_models:
+            batch = varied["batch"]
+            second += jobs_of([timed(BATCH_CONTROL, found, (BATCH_RULES[1], batch),
+                                     (RULES[0], batch))], varied, f"-batch{batch}",
+                              options.batch_seeds)
+        run(second, found)
+        for key, runs in found.items():
+            (batches if isinstance(key, tuple) else results)[key] = runs
         table = demo.markdown(table_of(results, targets))
         print("\n" + table)
         content = json.dumps(document_of(results, batches, targets, model, options), indent=2) + "\n"

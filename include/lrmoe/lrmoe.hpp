@@ -1,15 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
-/// Everything but the backends: include one of them as well, e.g. <lrmoe/openmp/backend.hpp>.
+/// Everything but the backends and MPI: include one as well, e.g. <lrmoe/openmp/backend.hpp>, and
+/// <lrmoe/exchange/mpi.hpp>.
 #include <lrmoe/estimator/any_estimator.hpp>
 #include <lrmoe/estimator/exact.hpp>
 #include <lrmoe/estimator/pps.hpp>
 #include <lrmoe/estimator/top.hpp>
 #include <lrmoe/estimator/top_plus_sampled.hpp>
 #include <lrmoe/estimator/uniform.hpp>
+#include <lrmoe/exchange/any_communicator.hpp>
+#include <lrmoe/exchange/logical.hpp>
+#include <lrmoe/exchange/sum_array.hpp>
 #include <lrmoe/layer.hpp>
 #include <lrmoe/memory/expert_memory.hpp>
+#include <lrmoe/optimizer/any_state.hpp>
+#include <lrmoe/optimizer/expert_optimizer.hpp>
+#include <lrmoe/placement/all_planners.hpp>
 #include <lrmoe/quota/annealed.hpp>
 #include <lrmoe/quota/any_quota.hpp>
 #include <lrmoe/quota/error_bounded.hpp>
