@@ -21,6 +21,7 @@ import math
 import os
 import pathlib
 import platform
+import re
 import shlex
 import shutil
 import signal
@@ -407,8 +408,9 @@ def document_of(results, targets, shares, model):
 
 
 def command_line():
-    """The command, with paths inside the project relative to its root."""
-    return shlex.join(word.replace(f"{ROOT}/", "") for word in sys.argv)
+    """The command, with paths inside the project relative to its root; of other folders only the name of
+    the file, which says nothing about the results."""
+    return shlex.join(re.sub(r"^/.*/", "", word.replace(f"{ROOT}/", "")) for word in sys.argv)
 
 
 def commit():
