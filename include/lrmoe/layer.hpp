@@ -33,8 +33,7 @@
 #include <lrmoe/experts/swiglu.hpp>
 #include <lrmoe/memory/budget_refusal.hpp>
 #include <lrmoe/memory/layer_memory.hpp>
-#include <lrmoe/placement/home_placement.hpp>
-#include <lrmoe/placement/load_history.hpp>
+#include <lrmoe/placement/expert_placer.hpp>
 #include <lrmoe/policies.hpp>
 #include <lrmoe/report.hpp>
 #include <lrmoe/routing/check_routing.hpp>
@@ -157,7 +156,10 @@ class moe_layer {
     });
     if (!exchange_.alone()) {
       require_same_plan();
-      if (placed_anew_) move_weights_(placed_.replicas);
+      if (placer_.moves()) {
+        move_weights_(placer_.where());
+        placer_.settle();
+      }
     }
     const auto& space = context_.space;
     const std::int64_t T = tokens_, N = call_.pairs, here = call_.pairs_here();
@@ -329,7 +331,7 @@ class moe_layer {
   const plan& last_plan() const { return controller_.last(); }
   /// Which replica computes which pairs, and where experts are; with one rank, everything is on rank 0.
   const replica_plan& last_replica_plan() const { return replicas_.last(); }
-  const placement& last_placement() const { return placed_.replicas; }
+  const placement& last_placement() const { return placer_.where(); }
   /// Pairs that the experts of this rank computed in the last forward, and those kept for its backward.
   std::pair<std::int64_t, std::int64_t> last_pairs_here() const {
     return {call_.pairs_here(), call_.kept_here()};
@@ -460,14 +462,14 @@ class moe_layer {
     const std::int64_t R = context_.ranks.size(), rank = context_.ranks.rank(), E = shape_.E;
     const std::int64_t N = host_offsets_.back();
     place_experts();
-    count_work();
     find_costs(keep_for_backward);
     const bool keeps_all = planned_with_.estimator.keeps_all();
-    const plan& made = controller_.make(step_, R, E, source_counts_,
-                                        {.home = home_, .ranks = rank_costs_, .pair = pair_cost_},
-                                        planned_with_.quota, keeps_all);
+    const plan& made =
+        controller_.make(step_, R, E, source_counts_,
+                         {.home = placer_.home(), .ranks = rank_costs_, .pair = pair_cost_},
+                         planned_with_.quota, keeps_all);
     const replica_plan& replicas =
-        replicas_.make(made, placed_.replicas, split_, planned_with_.rebalance);
+        replicas_.make(made, placer_.where(), placer_.split(), planned_with_.rebalance);
     exchange_.plan(replicas, slots_);
     const auto own = replicas.quotas.begin() + rank * replicas.H;
     segment_quotas_.assign(own, own + replicas.H);
@@ -483,71 +485,36 @@ class moe_layer {
 
   /// Which ranks hold which experts in this call, and how each source's pairs are split over them.
   void place_experts() {
-    const std::int64_t R = context_.ranks.size(), E = shape_.E;
-    placed_anew_ = false;
-    if (static_cast<std::int64_t>(home_.size()) != E) home_ = home_ranks(R, E);
     if (exchange_.alone()) {
-      if (placed_.replicas.E() != E) placed_.replicas = home_placement(1, E, E);
-      split_.assign(source_counts_.begin(), source_counts_.end());
+      placer_.stay(shape_.E, source_counts_);
       return;
-    }
-    if (placed_.replicas.S() != slots_) {
-      placed_.replicas = first_placement(slots_);
-      loads_.clear();
     }
     const cost_model times(context_.rates, shape_, sizeof(Element), sizeof(accumulate_type));
     const std::int64_t of_expert = 3 * shape_.D * shape_.F;
+    constexpr auto element_bytes = static_cast<std::int64_t>(sizeof(Element));
     constexpr auto real_bytes = static_cast<std::int64_t>(sizeof(accumulate_type));
     constexpr std::int64_t thousand = 1000;
-    last_placement_ = placed_.replicas;
-    const placement_request request{
-        .step = step_,
-        .R = R,
-        .S = slots_,
-        .E = E,
-        .source_counts = source_counts_,
-        .history = &loads_,
-        .home = home_,
-        .current = &last_placement_,
-        .available_bytes = {},
-        .costs = {.pair_s =
-                      (times.forward_s(0, thousand, 0) - times.forward_s(0, 0, 0)) / thousand +
-                      times.kept_pair_s(),
-                  .row_bytes = shape_.D * static_cast<std::int64_t>(sizeof(Element)),
-                  .weight_bytes = of_expert * static_cast<std::int64_t>(sizeof(Element)),
-                  .gradient_bytes = of_expert * real_bytes,
-                  .optimizer_bytes = 3 * of_expert * real_bytes,
-                  .pair_memory_bytes =
-                      (2 * shape_.D + 5 * shape_.F) * static_cast<std::int64_t>(sizeof(Element))},
-        .machine = context_.rates};
-    const auto& planner = planned_with_.planner;
-    planner.plan(request, placed_);
-    split_.resize(static_cast<std::size_t>(R * placed_.replicas.replicas()));
-    planner.split(request, placed_, split_);
-    placed_anew_ = !(placed_.replicas == last_placement_);
-    require(!placed_anew_ || move_weights_ != nullptr, "moe_layer: the planner '",
-            planner.attributes().name,
+    const double forward_pair_s =
+        (times.forward_s(0, thousand, 0) - times.forward_s(0, 0, 0)) / thousand;
+    placer_.place(planned_with_.planner,
+                  {.step = step_,
+                   .R = context_.ranks.size(),
+                   .S = slots_,
+                   .E = shape_.E,
+                   .source_counts = source_counts_,
+                   .home = {},
+                   .available_bytes = {},
+                   .costs = {.pair_s = forward_pair_s + times.kept_pair_s(),
+                             .row_bytes = shape_.D * element_bytes,
+                             .weight_bytes = of_expert * element_bytes,
+                             .gradient_bytes = of_expert * real_bytes,
+                             .optimizer_bytes = 3 * of_expert * real_bytes,
+                             .pair_memory_bytes = (2 * shape_.D + 5 * shape_.F) * element_bytes},
+                   .machine = context_.rates});
+    require(!placer_.moves() || move_weights_ != nullptr, "moe_layer: the planner '",
+            planned_with_.planner.attributes().name,
             "' moves experts between slots, and nothing moves their weights: call "
             "set_weight_mover, or use static_ownership");
-    const std::int64_t window = planner.attributes().window;
-    if (loads_.window() != window) loads_ = load_history(window);
-    loads_.record(R, E, source_counts_);
-  }
-
-  /// Pairs that each rank computes in forward, and over how many experts.
-  void count_work() {
-    const placement& where = placed_.replicas;
-    const auto R = static_cast<std::size_t>(where.R()),
-               H = static_cast<std::size_t>(where.replicas());
-    rank_pairs_.assign(R, 0);
-    rank_experts_.assign(R, 0);
-    for (std::size_t h = 0; h < H; ++h) {
-      std::int64_t pairs = 0;
-      for (std::size_t s = 0; s < R; ++s) pairs += split_[s * H + h];
-      const auto r = static_cast<std::size_t>(where.ranks()[h]);
-      rank_pairs_[r] += pairs;
-      rank_experts_[r] += pairs > 0 ? 1 : 0;
-    }
   }
 
   /// What no quota changes on each rank, and what one kept pair adds.
@@ -565,9 +532,13 @@ class moe_layer {
     const std::size_t R = calls_.size();
     rank_costs_.resize(R);
     for (std::size_t r = 0; r < R; ++r) {
-      const std::int64_t T = calls_[r].T, here = rank_pairs_[r];
       const auto first = source_counts_.begin() + static_cast<std::ptrdiff_t>(r) * shape_.E;
-      const std::int64_t N = std::accumulate(first, first + shape_.E, std::int64_t{0});
+      const std::int64_t T = calls_[r].T,
+                         N = std::accumulate(first, first + shape_.E, std::int64_t{0});
+      const std::int64_t here = exchange_.alone() ? N : placer_.pairs_of_rank()[r];
+      const std::int64_t in_use = exchange_.alone()
+                                      ? shape_.E - std::count(first, first + shape_.E, 0)
+                                      : placer_.experts_of_rank()[r];
       // All layers of the context share its budget; they are taken to be like this one.
       const auto bytes_at = [&](std::int64_t kept) {
         exchange_sizes carried{.many = !exchange_.alone(), .here = here, .kept_here = kept};
@@ -581,8 +552,8 @@ class moe_layer {
       const std::int64_t bytes_of_pair =
           here <= 1 ? 0 : (bytes_at(here) - bytes_at(1) + here - 2) / (here - 1);
       pair_cost_.bytes = std::max(pair_cost_.bytes, bytes_of_pair);
-      rank_costs_[r] = {.fixed_s = times.forward_s(T, here, rank_experts_[r]) +
-                                   times.backward_fixed_s(T, N, rank_experts_[r]) +
+      rank_costs_[r] = {.fixed_s = times.forward_s(T, here, in_use) +
+                                   times.backward_fixed_s(T, N, in_use) +
                                    dropped_s * static_cast<double>(N),
                         .fixed_bytes = bytes_at(std::min<std::int64_t>(here, 1)),
                         .available_bytes = calls_[r].available_bytes};
@@ -947,7 +918,7 @@ class moe_layer {
   row_exchange<Element, Backend> exchange_;
   controller controller_;
   replica_planner replicas_;
-  load_history loads_;
+  expert_placer placer_;
   std::function<void(const placement&)> move_weights_;
 
   // State of the current call.
@@ -955,12 +926,7 @@ class moe_layer {
   std::int64_t slots_ = 0;
   std::vector<call_message> calls_;        // (R)
   std::vector<index_type> source_counts_;  // (R, E)
-  placement_plan placed_;
-  placement last_placement_;
-  bool placed_anew_ = false;
-  std::vector<index_type> split_;                        // (R, replicas)
-  std::vector<std::int64_t> rank_pairs_, rank_experts_;  // (R)
-  std::vector<rank_cost> rank_costs_;                    // (R)
+  std::vector<rank_cost> rank_costs_;      // (R)
   pair_cost pair_cost_;
   std::vector<index_type> segment_quotas_;  // (H) of this source
   Policies planned_with_;
@@ -971,8 +937,8 @@ class moe_layer {
   router_input input_;
   routing<accumulate_type, device_type> routing_;
   expert_order<device_type> order_;
-  std::vector<index_type> host_offsets_, counts_, home_,
-      host_histogram_;  // (E+1), (E), (E), (E, bins)
+  std::vector<index_type> host_offsets_, counts_;  // (E+1), (E)
+  std::vector<index_type> host_histogram_;         // (E, bins)
   element_matrix pre_;
   element_matrix shared_pre_;
   vector_view<float, device_type> activation_norms_;  // (N) by row of this source

@@ -30,12 +30,13 @@ problem random_problem(fixture::random& draw, integer T, integer E, integer K,
 /// Runs every rank and returns what each found; the sums in them are the same everywhere.
 template <class Element, class Policies>
 std::vector<results> run_all(integer R, const problem& p, const std::vector<integer>& first,
-                             const Policies& policies, integer S, integer steps = 1) {
+                             const Policies& policies, integer S, integer steps = 1,
+                             bool refused_before = false) {
   std::vector<results> found(static_cast<std::size_t>(R));
   world ranks(static_cast<int>(R));
   ranks.run([&](lrmoe::logical::communicator& joined) {
     const auto rank = static_cast<std::size_t>(joined.rank());
-    found[rank] = run<Element>(joined, p, first, policies, S, steps);
+    found[rank] = run<Element>(joined, p, first, policies, S, steps, refused_before);
   });
   for (const results& of_rank : found) {
     CHECK(of_rank.guards_intact);
@@ -128,6 +129,16 @@ TEST_CASE("exact layers with replicas equal the oracle, and pairs do move") {
     moved += found[0].moved;
   }
   CHECK(moved > 0);
+}
+
+TEST_CASE("a call that was refused leaves experts where their weights are") {
+  seeded at;
+  INFO("seed " << at.seed);
+  const problem p = random_problem<float>(at.draw, 60, 9, 3);
+  const auto first = std::vector<integer>{0, 25, 40, 60};
+  const moving_policies policies{.estimator = lrmoe::exact{}, .planner = {at.seed}};
+  const auto found = run_all<float>(3, p, first, policies, 5, 1, true);
+  check_results(p, found[0]);
 }
 
 TEST_CASE("a run on R ranks repeats bit for bit") {
