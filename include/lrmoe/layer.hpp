@@ -21,19 +21,15 @@
 #include <lrmoe/compaction/kept_pairs.hpp>
 #include <lrmoe/compaction/segment_order.hpp>
 #include <lrmoe/context.hpp>
-#include <lrmoe/control/controller.hpp>
-#include <lrmoe/control/cost_model.hpp>
-#include <lrmoe/control/replica_plan.hpp>
+#include <lrmoe/control/call_planner.hpp>
 #include <lrmoe/estimator/pair_selector.hpp>
 #include <lrmoe/estimator/variance_estimate.hpp>
 #include <lrmoe/exchange/agreement.hpp>
-#include <lrmoe/exchange/call_message.hpp>
 #include <lrmoe/exchange/row_exchange.hpp>
 #include <lrmoe/experts/parameters.hpp>
 #include <lrmoe/experts/swiglu.hpp>
 #include <lrmoe/memory/budget_refusal.hpp>
 #include <lrmoe/memory/layer_memory.hpp>
-#include <lrmoe/placement/expert_placer.hpp>
 #include <lrmoe/policies.hpp>
 #include <lrmoe/report.hpp>
 #include <lrmoe/routing/check_routing.hpp>
@@ -92,7 +88,8 @@ class moe_layer {
         sorter_(environment.memory),
         segment_sorter_(environment.memory),
         selector_(environment.memory),
-        exchange_(environment) {
+        exchange_(environment),
+        planner_(environment, shape) {
     shape_.validate();
     require(layer_id < 65536, "moe_layer: layer_id = ", layer_id, " must be below 65536");
     policies_.validate(shape_);
@@ -146,7 +143,7 @@ class moe_layer {
       x_ = x;
       input_ = input;
       // Before routing nothing is known but T: refuse at once what no plan could make fit.
-      require_budget(call_of(policies_, tokens_, 0, 0, keep_for_backward, {}));
+      require_budget(call_of(policies_, tokens_, 0, 0, keep_for_backward, exchange_sizes{}));
       route();
     });
     gather_counts(keep_for_backward);
@@ -155,16 +152,17 @@ class moe_layer {
       take_forward_memory();
     });
     if (!exchange_.alone()) {
-      require_same_plan();
-      if (placer_.moves()) {
-        move_weights_(placer_.where());
-        placer_.settle();
+      planner_.require_same_plan();
+      if (planner_.placer().moves()) {
+        move_weights_(planner_.placer().where());
+        planner_.placer().settle();
       }
     }
     const auto& space = context_.space;
     const std::int64_t T = tokens_, N = call_.pairs, here = call_.pairs_here();
-    if (!replicas_.last().by_expert) {
-      order_ = segment_sorter_.sort(space, replicas_.last(), ranks.rank(), order_, host_offsets_);
+    if (!planner_.replicas().by_expert) {
+      order_ =
+          segment_sorter_.sort(space, planner_.replicas(), ranks.rank(), order_, host_offsets_);
     }
     if (keep_for_backward) selector_.begin(space, order_, N, call_.scores, call_.history);
 
@@ -328,10 +326,10 @@ class moe_layer {
   /// The routing, order, plan and selection of the last call, valid until the next.
   const routing<accumulate_type, device_type>& last_routing() const { return routing_; }
   const expert_order<device_type>& last_order() const { return order_; }
-  const plan& last_plan() const { return controller_.last(); }
+  const plan& last_plan() const { return planner_.made(); }
   /// Which replica computes which pairs, and where experts are; with one rank, everything is on rank 0.
-  const replica_plan& last_replica_plan() const { return replicas_.last(); }
-  const placement& last_placement() const { return placer_.where(); }
+  const replica_plan& last_replica_plan() const { return planner_.replicas(); }
+  const placement& last_placement() const { return planner_.placer().where(); }
   /// Pairs that the experts of this rank computed in the last forward, and those kept for its backward.
   std::pair<std::int64_t, std::int64_t> last_pairs_here() const {
     return {call_.pairs_here(), call_.kept_here()};
@@ -350,14 +348,14 @@ class moe_layer {
   }
   /// Predicted time of the last planned call, forward and backward, by the context's rates.
   double planned_s() const {
-    return rank_costs_[static_cast<std::size_t>(context_.ranks.rank())].fixed_s +
-           pair_cost_.s * static_cast<double>(call_.kept_here());
+    return planner_.own_cost().fixed_s +
+           planner_.cost_of_pair().s * static_cast<double>(call_.kept_here());
   }
 
   /// What the layer remembers of earlier calls, for quota policies that forecast. Save it with a
   /// checkpoint and put it back to continue as if nothing had happened.
-  const score_history& history() const { return controller_.history(); }
-  void set_history(score_history past) { controller_.history() = std::move(past); }
+  const score_history& history() const { return planner_.history(); }
+  void set_history(score_history past) { planner_.history() = std::move(past); }
 
  private:
   /// Scratch of one backward call. Views that the call does not need are empty.
@@ -441,129 +439,39 @@ class moe_layer {
 
   /// Counts of all ranks, which also tell what each may use.
   void gather_counts(bool keep_for_backward) {
-    const std::int64_t E = shape_.E;
-    counts_.resize(static_cast<std::size_t>(E));
+    counts_.resize(static_cast<std::size_t>(shape_.E));
     for (std::size_t e = 0; e < counts_.size(); ++e)
       counts_[e] = host_offsets_[e + 1] - host_offsets_[e];
-    const call_message mine{.T = tokens_,
-                            .available_bytes = bytes_for_layers(),
-                            .step = step_,
-                            .slots = slots_,
-                            .layer = layer_id_,
-                            .element_bytes = sizeof(Element),
-                            .backward = keep_for_backward,
-                            .shape = shape_};
-    gather_calls(context_.ranks, mine, counts_, calls_, source_counts_);
+    planner_.gather({.T = tokens_,
+                     .available_bytes = bytes_for_layers(),
+                     .step = step_,
+                     .slots = slots_,
+                     .layer = layer_id_,
+                     .element_bytes = sizeof(Element),
+                     .backward = keep_for_backward,
+                     .shape = shape_},
+                    counts_);
   }
 
   /// The host's part: counts to placement to quotas to sizes, and whether memory suffices for them.
   void make_plan(bool keep_for_backward) {
     Kokkos::Profiling::ScopedRegion region("lrmoe::moe_layer::plan");
-    const std::int64_t R = context_.ranks.size(), rank = context_.ranks.rank(), E = shape_.E;
-    const std::int64_t N = host_offsets_.back();
-    place_experts();
-    find_costs(keep_for_backward);
-    const bool keeps_all = planned_with_.estimator.keeps_all();
-    const plan& made =
-        controller_.make(step_, R, E, source_counts_,
-                         {.home = placer_.home(), .ranks = rank_costs_, .pair = pair_cost_},
-                         planned_with_.quota, keeps_all);
-    const replica_plan& replicas =
-        replicas_.make(made, placer_.where(), placer_.split(), planned_with_.rebalance);
+    const replica_plan& replicas = planner_.make(planned_with_);
+    require(!planner_.placer().moves() || move_weights_ != nullptr, "moe_layer: the planner '",
+            planned_with_.planner.attributes().name,
+            "' moves experts between slots, and nothing moves their weights: call "
+            "set_weight_mover, or use static_ownership");
     exchange_.plan(replicas, slots_);
-    const auto own = replicas.quotas.begin() + rank * replicas.H;
+    const auto own = replicas.quotas.begin() + context_.ranks.rank() * replicas.H;
     segment_quotas_.assign(own, own + replicas.H);
     selector_.plan(segment_quotas_, planned_with_.scope);
-    call_ =
-        call_of(planned_with_, tokens_, N, selector_.kept(), keep_for_backward, exchange_.sizes());
+    call_ = call_of(planned_with_, tokens_, host_offsets_.back(), selector_.kept(),
+                    keep_for_backward, exchange_.sizes());
     call_.kept_dx = selector_.kept_dx();
     call_.kept_dw = selector_.kept_dw();
     call_.segments = replicas.H;
     call_.by_expert = replicas.by_expert;
     require_budget(call_);
-  }
-
-  /// Which ranks hold which experts in this call, and how each source's pairs are split over them.
-  void place_experts() {
-    if (exchange_.alone()) {
-      placer_.stay(shape_.E, source_counts_);
-      return;
-    }
-    const cost_model times(context_.rates, shape_, sizeof(Element), sizeof(accumulate_type));
-    const std::int64_t of_expert = 3 * shape_.D * shape_.F;
-    constexpr auto element_bytes = static_cast<std::int64_t>(sizeof(Element));
-    constexpr auto real_bytes = static_cast<std::int64_t>(sizeof(accumulate_type));
-    constexpr std::int64_t thousand = 1000;
-    const double forward_pair_s =
-        (times.forward_s(0, thousand, 0) - times.forward_s(0, 0, 0)) / thousand;
-    placer_.place(planned_with_.planner,
-                  {.step = step_,
-                   .R = context_.ranks.size(),
-                   .S = slots_,
-                   .E = shape_.E,
-                   .source_counts = source_counts_,
-                   .home = {},
-                   .available_bytes = {},
-                   .costs = {.pair_s = forward_pair_s + times.kept_pair_s(),
-                             .row_bytes = shape_.D * element_bytes,
-                             .weight_bytes = of_expert * element_bytes,
-                             .gradient_bytes = of_expert * real_bytes,
-                             .optimizer_bytes = 3 * of_expert * real_bytes,
-                             .pair_memory_bytes = (2 * shape_.D + 5 * shape_.F) * element_bytes},
-                   .machine = context_.rates});
-    require(!placer_.moves() || move_weights_ != nullptr, "moe_layer: the planner '",
-            planned_with_.planner.attributes().name,
-            "' moves experts between slots, and nothing moves their weights: call "
-            "set_weight_mover, or use static_ownership");
-  }
-
-  /// What no quota changes on each rank, and what one kept pair adds.
-  void find_costs(bool keep_for_backward) {
-    const cost_model times(context_.rates, shape_, sizeof(Element), sizeof(accumulate_type));
-    const gradient_scope& scope = planned_with_.scope;
-    const bool again = planned_with_.saved != saved_activations::save;
-    const double dropped_s =
-        scope.router == router_gradient::exact ? times.dropped_pair_s(again) : 0.0;
-    pair_cost_ = {.s = times.kept_pair_s(scope.dx_share, scope.dw_share,
-                                         planned_with_.saved == saved_activations::recompute) -
-                       dropped_s,
-                  .remote_s = times.remote_pair_s(context_.rates.inside),
-                  .bytes = 0};
-    const std::size_t R = calls_.size();
-    rank_costs_.resize(R);
-    for (std::size_t r = 0; r < R; ++r) {
-      const auto first = source_counts_.begin() + static_cast<std::ptrdiff_t>(r) * shape_.E;
-      const std::int64_t T = calls_[r].T,
-                         N = std::accumulate(first, first + shape_.E, std::int64_t{0});
-      const std::int64_t here = exchange_.alone() ? N : placer_.pairs_of_rank()[r];
-      const std::int64_t in_use = exchange_.alone()
-                                      ? shape_.E - std::count(first, first + shape_.E, 0)
-                                      : placer_.experts_of_rank()[r];
-      // All layers of the context share its budget; they are taken to be like this one.
-      const auto bytes_at = [&](std::int64_t kept) {
-        exchange_sizes carried{.many = !exchange_.alone(), .here = here, .kept_here = kept};
-        const memory_use use = layer_memory<Element, Backend>(
-            context_.space, shape_,
-            call_of(planned_with_, T, N, std::min(kept, N), keep_for_backward, carried));
-        const std::int64_t workspace = use[memory_category::workspace];
-        return workspace + context_.layers() * (use.total() - workspace);
-      };
-      // Bytes are convex in the number kept, from 1 on, so the chord is never too low.
-      const std::int64_t bytes_of_pair =
-          here <= 1 ? 0 : (bytes_at(here) - bytes_at(1) + here - 2) / (here - 1);
-      pair_cost_.bytes = std::max(pair_cost_.bytes, bytes_of_pair);
-      rank_costs_[r] = {.fixed_s = times.forward_s(T, here, in_use) +
-                                   times.backward_fixed_s(T, N, in_use) +
-                                   dropped_s * static_cast<double>(N),
-                        .fixed_bytes = bytes_at(std::min<std::int64_t>(here, 1)),
-                        .available_bytes = calls_[r].available_bytes};
-    }
-    for (rank_cost& cost : rank_costs_) cost.fixed_bytes -= pair_cost_.bytes;
-  }
-
-  /// Throws rank_error, on every rank, when policies that differ made plans that differ.
-  void require_same_plan() {
-    lrmoe::require_same_plan(context_.ranks, controller_.last(), replicas_.last());
   }
 
   /// What forward fills for the call and backward reads; the rest is scratch.
@@ -608,30 +516,6 @@ class moe_layer {
   static element_matrix first_rows(const element_matrix& all, std::int64_t rows) {
     if (static_cast<std::int64_t>(all.extent(0)) <= rows) return all;
     return element_matrix(all.data(), static_cast<std::size_t>(rows), all.extent(1));
-  }
-
-  layer_call call_of(const Policies& choices, std::int64_t T, std::int64_t N, std::int64_t kept,
-                     bool keep_for_backward, const exchange_sizes& carried) const {
-    const bool keeps_all = choices.estimator.keeps_all();
-    if (keeps_all) kept = N;
-    const auto share = [&](double of_kept) {
-      return static_cast<std::int64_t>(std::ceil(of_kept * static_cast<double>(kept)));
-    };
-    return {.T = T,
-            .pairs = N,
-            .kept = kept,
-            .kept_dx = share(choices.scope.dx_share),
-            .kept_dw = share(choices.scope.dw_share),
-            .backward = keep_for_backward,
-            .scores = !keeps_all,
-            .variance = !keeps_all && choices.estimator.unbiased(),
-            .history = !keeps_all && choices.quota.uses_history(),
-            .saved = keeps_all && choices.saved == saved_activations::proxy
-                         ? saved_activations::save
-                         : choices.saved,
-            .router = keeps_all ? router_gradient::kept : choices.scope.router,
-            .sketch_size = choices.scope.sketch_size,
-            .exchange = carried};
   }
 
   draw_key key() const {
@@ -828,7 +712,7 @@ class moe_layer {
     double forecast = last_plan().noise_forecast, noise = report.noise_ratio();
     if (!exchange_.alone()) {
       std::vector<std::int64_t> of_experts(E * bins, 0);
-      const auto& expert = replicas_.last().expert;
+      const auto& expert = planner_.replicas().expert;
       for (std::size_t h = 0; h < H; ++h) {
         for (std::size_t b = 0; b < bins; ++b)
           of_experts[static_cast<std::size_t>(expert[h]) * bins + b] +=
@@ -842,8 +726,8 @@ class moe_layer {
       sum_over_ranks(context_.ranks, std::span<double>(sums), noises);
       if (report.unbiased) noise = sums[1] > 0 ? sums[0] / sums[1] : 0.0;
     }
-    controller_.history().record_sizes(host_histogram_);
-    controller_.history().record_noise(forecast, noise);
+    planner_.history().record_sizes(host_histogram_);
+    planner_.history().record_noise(forecast, noise);
   }
 
   std::int64_t token_buffer_bytes() const {
@@ -916,18 +800,12 @@ class moe_layer {
   segment_sorter<device_type> segment_sorter_;
   pair_selector<accumulate_type, device_type> selector_;
   row_exchange<Element, Backend> exchange_;
-  controller controller_;
-  replica_planner replicas_;
-  expert_placer placer_;
+  call_planner<Element, Backend> planner_;
   std::function<void(const placement&)> move_weights_;
 
   // State of the current call.
   bool ready_for_backward_ = false;
   std::int64_t slots_ = 0;
-  std::vector<call_message> calls_;        // (R)
-  std::vector<index_type> source_counts_;  // (R, E)
-  std::vector<rank_cost> rank_costs_;      // (R)
-  pair_cost pair_cost_;
   std::vector<index_type> segment_quotas_;  // (H) of this source
   Policies planned_with_;
   layer_call call_;

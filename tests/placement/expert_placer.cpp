@@ -85,5 +85,6 @@ TEST_CASE("on one rank everything stays", "[placement]") {
   const std::vector<index_type> counts{3, 0, 2};
   placer.stay(3, counts);
   CHECK(placer.where() == lrmoe::home_placement(1, 3, 3));
+  CHECK(!placer.moves());
   CHECK(std::vector<index_type>(placer.split().begin(), placer.split().end()) == counts);
 }

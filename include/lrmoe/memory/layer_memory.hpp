@@ -6,43 +6,12 @@
 #include <lrmoe/backend.hpp>
 #include <lrmoe/compaction/segment_order.hpp>
 #include <lrmoe/control/score_history.hpp>
-#include <lrmoe/estimator/gradient_scope.hpp>
-#include <lrmoe/exchange/exchange_sizes.hpp>
 #include <lrmoe/exchange/row_kernels.hpp>
+#include <lrmoe/memory/layer_call.hpp>
 #include <lrmoe/memory/memory_use.hpp>
-#include <lrmoe/memory/saved_activations.hpp>
 #include <lrmoe/report.hpp>
 
 namespace lrmoe {
-
-/// What the memory of one forward and backward depends on beside the layer's shape.
-struct layer_call {
-  std::int64_t T = 0;        ///< tokens
-  std::int64_t pairs = 0;    ///< N, pairs that exist
-  std::int64_t kept = 0;     ///< M, pairs kept
-  std::int64_t kept_dx = 0;  ///< of those, pairs that enter dX
-  std::int64_t kept_dw = 0;  ///< of those, pairs that enter dW
-  bool backward = true;      ///< false: forward alone, nothing is saved
-  bool scores = false;       ///< the estimator draws by score
-  bool variance = false;     ///< the report estimates variances
-  bool history = false;      ///< the quota policy wants sizes
-  saved_activations saved = saved_activations::save;
-  router_gradient router = router_gradient::kept;
-  std::int64_t sketch_size = 0;
-  std::int64_t segments = 0;  ///< H, replicas of all experts; 0: one of each
-  bool by_expert = true;      ///< segments are experts, in their order
-  exchange_sizes exchange{};
-
-  /// Rows that this rank computes in forward and in backward.
-  std::int64_t pairs_here() const { return exchange.many ? exchange.here : pairs; }
-  std::int64_t kept_here() const { return exchange.many ? exchange.kept_here : kept; }
-  /// Rows of x from which this rank's experts read in backward.
-  std::int64_t x_rows() const {
-    if (!exchange.many) return T;
-    return saved == saved_activations::proxy ? exchange.kept_here
-                                             : exchange.here + exchange.moved_here;
-  }
-};
 
 /// Bytes that one layer holds at the peak of a call, its context's workspace included: exactly what
 /// the ledger of a fresh context shows after it. A model adds up token buffers and saved activations of

@@ -18,8 +18,10 @@ class expert_placer {
   /// Everything on the only rank.
   /// Shapes    source_counts (1, E)
   void stay(std::int64_t E, std::span<const index_type> source_counts) {
-    if (placed_.replicas.R() != 1 || placed_.replicas.E() != E)
+    if (placed_.replicas.R() != 1 || placed_.replicas.E() != E) {
       placed_.replicas = home_placement(1, E, E);
+      settle();
+    }
     home_.assign(static_cast<std::size_t>(E), 0);
     split_.assign(source_counts.begin(), source_counts.end());
   }
