@@ -610,9 +610,9 @@ class moe_layer {
   sketch_signs signs() const { return {planned_with_.scope.sketch_seed, key()}; }
   void sketch(const const_element_matrix& rows,
               const matrix_view<accumulate_type, device_type>& projected) {
-    const auto words = context_.scratch["moe_layer::signs"].template matrix<std::uint32_t>(
-        shape_.D, (call_.sketch_size + 31) / 32);
-    sketch_rows(context_.space, signs(), rows, words, projected);
+    const auto directions = context_.scratch["moe_layer::signs"].template matrix<accumulate_type>(
+        shape_.D, sketch_block * sketch_blocks(call_.sketch_size));
+    sketch_rows(context_.space, signs(), rows, directions, projected);
   }
 
   template <class Kept>

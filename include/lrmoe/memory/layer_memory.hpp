@@ -10,6 +10,7 @@
 #include <lrmoe/memory/layer_call.hpp>
 #include <lrmoe/memory/memory_use.hpp>
 #include <lrmoe/report.hpp>
+#include <lrmoe/routing/gradient_sketch.hpp>
 
 namespace lrmoe {
 
@@ -111,8 +112,8 @@ memory_use layer_memory(const typename Backend::execution_space& space, const la
   }
   if (call.router == router_gradient::sketch) {
     saved += reals(N * call.sketch_size);
-    scratch += reals(T * call.sketch_size) +
-               bytes(D * ((call.sketch_size + 31) / 32), sizeof(std::uint32_t));
+    scratch +=
+        reals(T * call.sketch_size) + reals(D * sketch_block * sketch_blocks(call.sketch_size));
   }
   const bool dx_drawn = call.kept_dx < M, dw_drawn = call.kept_dw < M;
   const auto second_draw = [&](std::int64_t S) {

@@ -18,38 +18,49 @@ struct sketch_signs {
   }
 };
 
+/// Directions that are drawn together; a sketch of k directions takes whole blocks of scratch.
+inline constexpr std::int64_t sketch_block = 32;
+constexpr std::int64_t sketch_blocks(std::int64_t k) {
+  return (k + sketch_block - 1) / sketch_block;
+}
+
 /// Projects rows on k random sign directions.
 ///   sketch[r, j] = sum_d rows[r, d] r_j[d]
-/// Shapes    rows (N, D), D below 2^27; sketch (N, k), k at most 1024; signs (D, ceil(k/32)) scratch
+/// Shapes    rows (N, D), D below 2^27; sketch (N, k), k at most 1024; signs (D, 32 ceil(k/32)) scratch
 /// Numerics  sums in the accumulation type in ascending d, one thread a row: deterministic
 /// Cost      N D k additions
 /// Order     asynchronous on the space
 template <class ExecutionSpace, class Element, class Device>
 void sketch_rows(const ExecutionSpace& space, const sketch_signs& draw,
                  const matrix_view<const Element, Device>& rows,
-                 const matrix_view<std::uint32_t, Device>& signs,
+                 const matrix_view<accumulate_t<Element>, Device>& signs,
                  const matrix_view<accumulate_t<Element>, Device>& sketch) {
   using real = accumulate_t<Element>;
+  constexpr auto width = static_cast<int>(sketch_block);
   const auto D = static_cast<std::int64_t>(rows.extent(1));
   const auto k = static_cast<int>(sketch.extent(1));
   Kokkos::parallel_for(
       "lrmoe::sketch_rows::signs", Kokkos::RangePolicy<ExecutionSpace>(space, 0, D),
       KOKKOS_LAMBDA(const std::int64_t d) {
-        for (int block = 0; block * 32 < k; ++block) signs(d, block) = draw.bits(d, block);
+        for (int first = 0; first < k; first += width) {
+          const std::uint32_t word = draw.bits(d, first / width);
+          for (int j = 0; j < width; ++j)
+            signs(d, first + j) = (word >> j & 1U) != 0 ? real(-1) : real(1);
+        }
       });
   Kokkos::parallel_for(
       "lrmoe::sketch_rows::project",
       Kokkos::RangePolicy<ExecutionSpace>(space, 0, sketch.extent(0)),
       KOKKOS_LAMBDA(const std::int64_t r) {
-        for (int first = 0; first < k; first += 32) {
-          const int directions = Kokkos::min(32, k - first);
-          real sums[32] = {};
+        for (int first = 0; first < k; first += width) {
+          // The whole block, wanted or not: a loop of fixed length becomes vector instructions.
+          real sums[width] = {};
           for (std::int64_t d = 0; d < D; ++d) {
-            const std::uint32_t word = signs(d, first / 32);
             const auto value = static_cast<real>(rows(r, d));
-            for (int j = 0; j < directions; ++j) sums[j] += (word >> j & 1U) != 0 ? -value : value;
+            const real* sign = &signs(d, first);
+            for (int j = 0; j < width; ++j) sums[j] += value * sign[j];
           }
-          for (int j = 0; j < directions; ++j) sketch(r, first + j) = sums[j];
+          for (int j = 0; j < Kokkos::min(width, k - first); ++j) sketch(r, first + j) = sums[j];
         }
       });
 }
