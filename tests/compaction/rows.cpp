@@ -42,6 +42,29 @@ TEST_CASE("gathered rows are copies in the order of the index", "[compaction]") 
   CHECK(out.guards_intact());
 }
 
+TEST_CASE("scattered rows go back to where they were gathered, and no others are written",
+          "[compaction]") {
+  const auto seed = fixture::fresh_seed();
+  INFO("LRMOE_TEST_SEED=" << seed);
+  fixture::random draw(seed);
+  const integer N = 40, columns = draw.integer(1, 9), S = draw.integer(0, N);
+  const auto values = draw.normal(S * columns, 1.0, oracle::format::binary32);
+  std::vector<index_type> index = draw.routes(1, S, N);  // S distinct rows
+  const array<float> rows(values);
+  const array<index_type> at(index);
+  std::vector<double> expected(static_cast<std::size_t>(N * columns), -7.0);
+  const array<float> out(expected);
+  for (integer i = 0; i < S; ++i)
+    std::copy_n(values.begin() + i * columns, columns,
+                expected.begin() + index[static_cast<std::size_t>(i)] * columns);
+  lrmoe::scatter_rows(fixture::space_type{},
+                      lrmoe::matrix_view<const float, device>(rows.matrix(S, columns)),
+                      fixture::constant(at.vector()), out.matrix(N, columns));
+  Kokkos::fence("lrmoe_test::scatter_rows");
+  CHECK(out.values() == expected);
+  CHECK(out.guards_intact());
+}
+
 TEMPLATE_TEST_CASE("scaled rows are rounded once, and the others stay as they are", "[compaction]",
                    float, lrmoe::bfloat16) {
   const auto seed = fixture::fresh_seed();

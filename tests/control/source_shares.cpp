@@ -105,3 +105,28 @@ TEST_CASE("quotients next to a whole number are exact up to the largest counts",
     REQUIRE(split(2, 1, n, quota) == split_by_sorting(2, 1, n, quota));
   }
 }
+
+TEST_CASE("shares of many sources whose remainders are close, or equal, are exact", "[control]") {
+  const auto seed = fixture::fresh_seed();
+  INFO("LRMOE_TEST_SEED=" << seed);
+  fixture::random draw(seed);
+  for (int round = 0; round < 40; ++round) {
+    const auto R = draw.integer(100, 400), E = draw.integer(1, 40);
+    counts_type n(static_cast<std::size_t>(R * E)), q;
+    std::vector<std::int64_t> L(static_cast<std::size_t>(E), 0);
+    // All sources alike to within a few pairs, of a number that differs between experts.
+    for (std::int64_t e = 0; e < E; ++e) {
+      const auto usual = draw.integer(0, 60000), spread = draw.integer(0, 3);
+      for (std::int64_t s = 0; s < R; ++s) {
+        const auto count = usual + draw.integer(0, spread);
+        n[static_cast<std::size_t>(s * E + e)] = static_cast<lrmoe::index_type>(count);
+        L[static_cast<std::size_t>(e)] += count;
+      }
+      const auto most = L[static_cast<std::size_t>(e)];
+      const auto few = draw.integer(0, std::min<std::int64_t>(R, most));
+      const std::int64_t quotas[] = {few, most - few, draw.integer(0, most)};
+      q.push_back(static_cast<lrmoe::index_type>(quotas[draw.integer(0, 2)]));
+    }
+    REQUIRE(split(R, E, n, q) == split_by_sorting(R, E, n, q));
+  }
+}

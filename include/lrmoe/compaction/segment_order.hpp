@@ -40,7 +40,7 @@ class segment_sorter {
         token_of_row_(account, memory_category::token_buffers, "segment_sorter::token_of_row") {}
 
   /// Numbers of index_type that describe the order of H segments.
-  static constexpr std::int64_t words(std::int64_t H) { return 3 * H + 1; }
+  static constexpr std::int64_t words(std::int64_t H) { return 2 * H + 1; }
 
   /// An expert's rows go to its segments in ascending order, each a run of them.
   /// Shapes    order of N rows with host_offsets (E+1) by expert; the result has offsets (H+1) by segment.
@@ -59,7 +59,7 @@ class segment_sorter {
       next += count;
     }
     host_words_.clear();
-    for (const auto* values : {&blocks_.to, &blocks_.from, &blocks_.base})
+    for (const auto* values : {&blocks_.to, &blocks_.from})
       host_words_.insert(host_words_.end(), values->begin(), values->end());
     const std::int64_t N = blocks_.rows(), H = plan.H;
     const auto on_device = words_.template vector<index_type>(words(H));
@@ -74,7 +74,7 @@ class segment_sorter {
     const expert_order<Device> sorted{part(0, H + 1), pair_of_row_.template vector<index_type>(N),
                                       token_of_row_.template vector<index_type>(N),
                                       order.row_of_pair};
-    const device_blocks<Device> blocks{sorted.offsets, part(H + 1, H), part(2 * H + 1, H)};
+    const device_blocks<Device> blocks{sorted.offsets, part(H + 1, H), {}};
     detail::reorder_rows(space, blocks, N, order, sorted);
     return sorted;
   }

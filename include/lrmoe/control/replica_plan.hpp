@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <numeric>
 #include <span>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <lrmoe/control/plan.hpp>
@@ -173,7 +175,7 @@ class replica_planner {
     kept_.resize(H);
     for (std::size_t h = 0; h < H; ++h)
       kept_[h] = segment_quotas_[static_cast<std::size_t>(segment_[h])];
-    const rebalanced& balanced = rebalancer_.balance(placed, kept_, {});
+    const rebalanced& balanced = rebalancer_.balance(placed, kept_);
     left_.assign(plan_.quotas.begin(), plan_.quotas.end());
     for (const pair_move& move : balanced.moves) {
       const index_type from = segment_[static_cast<std::size_t>(move.from)];

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include <lrmoe/control/replica_plan.hpp>
@@ -39,6 +41,9 @@ struct call_message {
             {"F_shared", text(shape.F_shared)}};
   }
 };
+
+// Messages are compared byte by byte.
+static_assert(std::has_unique_object_representations_v<call_message>);
 
 /// The messages and counts of all ranks.
 /// Shapes    counts (E); calls (R); source_counts (R, E)
@@ -79,6 +84,7 @@ void require_same_plan(Communicator& ranks, const plan& made, const replica_plan
     for (const index_type value : values) add(static_cast<std::uint32_t>(value));
   };
   add_all(made.quotas);
+  add_all(replicas.expert);
   add_all(replicas.rank);
   add_all(replicas.slot);
   add_all(replicas.counts);

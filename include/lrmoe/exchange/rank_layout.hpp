@@ -53,19 +53,21 @@ class rank_layout {
   // Backward.
   std::vector<std::int64_t> kept_sent, kept_received;  ///< (R+1)
   std::vector<index_type> kept_groups;                 ///< (S+1)
-  row_blocks departure;  ///< kept rows as sent (to) in the order of the selection (from)
-  row_blocks
-      kept_arrival;  ///< expert order (to) in arrival order (from). base >= 0: first row, in expert
-                     ///< order of forward, of the block's segment and source; base < 0: the block
-                     ///< moved here, and its activations begin at row -1 - base of those that did
+  /// Kept rows as sent (to) in the order of the selection (from). Without moves these are the same, and
+  /// there are no blocks.
+  row_blocks departure;
+  /// Expert order (to) in arrival order (from). base >= 0: first row, in expert order of forward, of the
+  /// block's segment and source; base < 0: the block moved here, and its activations begin at row
+  /// -1 - base of those that did.
+  row_blocks kept_arrival;
 
   // Activations of pairs that move.
   std::vector<std::int64_t> listed_sent, listed_received;  ///< (R+1) rows that are named
   row_blocks listed;  ///< named rows as sent (to) in the order of the selection (from)
   std::vector<std::int64_t> moved_sent, moved_received;  ///< (R+1)
-  row_blocks
-      moved;  ///< activations as sent (to) by the list as it arrived (from); base: first row, in
-              ///< expert order, of the segment and source
+  /// Activations as sent (to) by the list as it arrived (from); base: first row, in expert order of
+  /// forward, of the segment and source.
+  row_blocks moved;
 
   bool moves = false;  ///< some rank moves activations
 
@@ -168,16 +170,19 @@ class rank_layout {
     }
     for (auto* counts : {&listed_sent, &listed_received, &moved_sent, &moved_received})
       accumulate(*counts);
-    // Moves are sorted by source, from, to: the order in which sources list them.
+    // In the selection a segment's rows are those that stay, then those that leave, by target: moves are
+    // sorted by source, from, to, which is the order in which sources list them.
     index_type segment = -1, next = 0;
     next_.assign(listed_received.begin(), listed_received.end() - 1);
     outgoing_.clear();
+    own_moves_.clear();
     for (const source_move& move : plan.moves) {
       if (move.source == rank) {
         if (move.from != segment)
           next = first_kept_[at(move.from)] + staying_[at(rank * plan.H + move.from)];
         segment = move.from;
         listed.add(next, move.count);
+        own_moves_.push_back({move, next});
         next += move.count;
       }
       if (on(move.from) == rank) {
@@ -189,7 +194,7 @@ class rank_layout {
       return std::tuple(a.move.to, a.move.source) < std::tuple(b.move.to, b.move.source);
     });
     for (const outgoing& out : outgoing_)
-      moved.add(out.listed_at, out.move.count, cell(plan, rank, out.move.from, out.move.source));
+      moved.add(out.first, out.move.count, cell(plan, rank, out.move.from, out.move.source));
   }
 
   void lay_out_backward(const replica_plan& plan, std::int64_t rank, std::int64_t S) {
@@ -243,17 +248,6 @@ class rank_layout {
   }
 
   void lay_out_departure(const replica_plan& plan, std::int64_t rank) {
-    // In the selection a segment's rows are: those that stay, then those that leave, by target.
-    own_moves_.clear();
-    index_type segment = -1, next = 0;
-    for (const source_move& move : plan.moves) {
-      if (move.source != rank) continue;
-      if (move.from != segment)
-        next = first_kept_[at(move.from)] + staying_[at(rank * plan.H + move.from)];
-      segment = move.from;
-      own_moves_.push_back({move, next});
-      next += move.count;
-    }
     std::sort(own_moves_.begin(), own_moves_.end(), [](const outgoing& a, const outgoing& b) {
       return std::tuple(a.move.to, a.move.from) < std::tuple(b.move.to, b.move.from);
     });
@@ -261,13 +255,13 @@ class rank_layout {
     for (std::int64_t h = 0; h < plan.H; ++h) {
       departure.add(first_kept_[at(h)], staying_[at(rank * plan.H + h)]);
       for (; leaving != own_moves_.end() && leaving->move.to == h; ++leaving)
-        departure.add(leaving->listed_at, leaving->move.count);
+        departure.add(leaving->first, leaving->move.count);
     }
   }
 
   struct outgoing {
     source_move move;
-    std::int64_t listed_at = 0;
+    std::int64_t first = 0;  // of its rows: in the selection, or in the lists that arrive
   };
   std::vector<std::int64_t> next_, next_moved_;
   std::vector<index_type> staying_;     // (R, H) kept pairs whose backward stays

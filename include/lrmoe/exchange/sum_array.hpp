@@ -10,7 +10,8 @@ namespace lrmoe {
 
 namespace detail {
 
-/// first[i] += others[r][i], r = 1 .. R-1, in this order; parts of `size` lie one behind the other.
+/// parts[0][i] = sum_r parts[r][i], in ascending order of r.
+/// Shapes    parts (R, size)
 template <class ExecutionSpace, class T, class Device>
 void add_parts(const ExecutionSpace& space, const vector_view<T, Device>& parts, std::int64_t size,
                std::int64_t R) {
