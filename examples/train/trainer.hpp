@@ -45,29 +45,21 @@ class trainer {
   /// The ranks of a run make one trainer each, and call it together.
   explicit trainer(const options& o, communicator ranks = lrmoe::single_rank{})
       : options_(o),
-        data_(lrmoe::agree(ranks, [&] { return text_data(o.data, o.context); })),
+        data_(shared_data(o, ranks)),
         parameters_(o.seed),
-        model_(parameters_, shape_of(o), policies_of(o), limits_of(o), own_sequences(o, ranks),
+        own_batch_((o.used_batch() + ranks.size() - 1) / ranks.size()),
+        model_(parameters_, shape_of(o), policies_of(o), limits_of(o), own_batch_,
                std::move(ranks)),
         schedule_{o.learning_rate, o.used_warmup(), o.used_steps()},
-        input_("input", own_sequences(o, model_.ranks()) * o.context),
-        target_("target", own_sequences(o, model_.ranks()) * o.context),
-        settings_(o.settings()),
+        input_("input", own_batch_ * o.context),
+        target_("target", own_batch_ * o.context),
+        settings_(settings_of(o, data_)),
         screen_(o.quiet || !first(), std::max<std::int64_t>(1, o.used_steps() / 20)) {
     routing_.R = this->ranks().size();
     routing_.E = o.experts;
     routing_.K = o.top_k;
-    routing_.tokens = own_sequences(o, this->ranks()) * o.context;
+    routing_.tokens = own_batch_ * o.context;
     routing_.layers = o.layers;
-    settings_["data_bytes"] = data_.size();
-    settings_["data_checksum"] = fmt::format("{:016x}", data_.content_checksum());
-    lrmoe::named_settings named;
-    for (const auto& [name, value] : settings_.items()) named.emplace_back(name, value.dump());
-    named.emplace_back("planner", o.planner);
-    named.emplace_back("slots", std::to_string(o.used_slots()));
-    named.emplace_back("rebalance", std::to_string(o.rebalance));
-    named.emplace_back("sharded optimizer", std::to_string(o.sharded_state));
-    lrmoe::require_same_settings(this->ranks(), named);
     if (!o.plan_only) open_output();
   }
 
@@ -153,8 +145,31 @@ class trainer {
   std::int64_t last_sequence(std::int64_t count) {
     return share_begin(count, ranks().rank() + 1, ranks().size());
   }
-  static std::int64_t own_sequences(const options& o, const communicator& ranks) {
-    return (o.used_batch() + ranks.size() - 1) / ranks.size();
+
+  static json settings_of(const options& o, const text_data& data) {
+    json settings = o.settings();
+    settings["data_bytes"] = data.size();
+    settings["data_checksum"] = fmt::format("{:016x}", data.content_checksum());
+    return settings;
+  }
+
+  /// The text, once it is certain that all ranks go through the same calls.
+  static text_data shared_data(const options& o, communicator& ranks) {
+    text_data data = lrmoe::agree(ranks, [&] { return text_data(o.data, o.context); });
+    const json settings = settings_of(o, data);
+    lrmoe::named_settings named;
+    for (const auto& [name, value] : settings.items()) named.emplace_back(name, value.dump());
+    named.emplace_back("planner", o.planner);
+    named.emplace_back("slots", std::to_string(o.used_slots()));
+    named.emplace_back("rebalance", std::to_string(o.rebalance));
+    named.emplace_back("sharded optimizer", std::to_string(o.sharded_state));
+    named.emplace_back("link", std::to_string(o.link_bytes_per_s));
+    named.emplace_back("calibration", o.calibration);
+    named.emplace_back("checkpoint every", std::to_string(o.checkpoint_every));
+    named.emplace_back("resume", std::to_string(o.resume));
+    named.emplace_back("plan only", std::to_string(o.plan_only));
+    lrmoe::require_same_settings(ranks, std::move(named));
+    return data;
   }
 
   /// Ranks stop together.
@@ -281,6 +296,8 @@ class trainer {
     const double start = seconds_now();
     if (options_.method == method::frozen_experts && state_.step >= options_.used_warmup())
       model_.freeze_experts();
+    // What validations and checkpoints send does not count.
+    const std::int64_t bytes_sent_before = ranks().bytes_sent();
     load_batch(state_.step);
     parameters_.zero_gradients();
     const double moe_before = model_.moe_time().seconds();
@@ -304,7 +321,8 @@ class trainer {
     const double step_seconds = seconds_now() - start;
 
     ++state_.step;
-    const step_of_ranks all = gather_step(own_moe_seconds);
+    const step_of_ranks all =
+        gather_step(own_moe_seconds, ranks().bytes_sent() - bytes_sent_before);
     state_.moe_seconds += all.slowest_s;
     const lrmoe::backward_report& moe = all.report;
     noise_scale_.add(moe.certified, all.down_squared_norm);
@@ -384,7 +402,7 @@ class trainer {
     std::vector<std::int64_t> pairs, pairs_kept, bytes_sent;  // (R) computed; sent in the step
   };
 
-  step_of_ranks gather_step(double own_moe_seconds) {
+  step_of_ranks gather_step(double own_moe_seconds, std::int64_t own_bytes_sent) {
     struct numbers {
       double moe_s, balance_loss, down_squared_norm;
       lrmoe::certificate certified;
@@ -401,8 +419,7 @@ class trainer {
                  report.pairs_kept,
                  0,
                  0,
-                 ranks().bytes_sent() - bytes_sent_before_};
-    bytes_sent_before_ = ranks().bytes_sent();
+                 own_bytes_sent};
     for (const auto* layer : model_.moe_layers()) {
       const auto [pairs, kept] = layer->last_pairs_here();
       mine.pairs_here += pairs;
@@ -568,12 +585,12 @@ class trainer {
   options options_;
   text_data data_;
   parameter_list parameters_;
+  std::int64_t own_batch_;  // most sequences of a batch that a rank has
   language_model model_;
   schedule schedule_;
   tokens input_;            // (T)
   tokens target_;           // (T)
   std::int64_t batch_ = 0;  // sequences of this rank in the step
-  std::int64_t bytes_sent_before_ = 0;
   bench::routing_trace routing_;
   json settings_;
   progress screen_;

@@ -16,6 +16,7 @@
 #include <lrmoe/memory/expert_memory.hpp>
 #include <lrmoe/optimizer/any_state.hpp>
 #include <lrmoe/optimizer/expert_optimizer.hpp>
+#include <lrmoe/optimizer/replica_sum.hpp>
 #include <lrmoe/placement/all_planners.hpp>
 #include <lrmoe/quota/annealed.hpp>
 #include <lrmoe/quota/any_quota.hpp>
