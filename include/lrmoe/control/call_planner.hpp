@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -80,6 +81,8 @@ class call_planner {
     const std::int64_t of_expert = 3 * shape_.D * shape_.F;
     constexpr std::int64_t thousand = 1000;
     const double forward_pair_s = (of.forward_s(0, thousand, 0) - of.forward_s(0, 0, 0)) / thousand;
+    const std::int64_t copy_bytes = of_expert * (element_bytes + real_bytes);
+    find_room(copy_bytes);
     placer_.place(choices.planner,
                   {.step = mine_.step,
                    .R = context_.ranks.size(),
@@ -87,7 +90,7 @@ class call_planner {
                    .E = shape_.E,
                    .source_counts = source_counts_,
                    .home = {},
-                   .available_bytes = {},
+                   .available_bytes = room_,
                    .costs = {.pair_s = forward_pair_s + of.kept_pair_s(),
                              .row_bytes = shape_.D * element_bytes,
                              .weight_bytes = of_expert * element_bytes,
@@ -95,6 +98,24 @@ class call_planner {
                              .optimizer_bytes = 3 * of_expert * real_bytes,
                              .pair_memory_bytes = (2 * shape_.D + 5 * shape_.F) * element_bytes},
                    .machine = context_.rates});
+  }
+
+  /// Bytes that each rank has for pairs and for copies of experts; none listed when no rank has a budget.
+  /// The slots that take copies are there already, so they are room whatever the budget.
+  void find_room(std::int64_t copy_bytes) {
+    room_.clear();
+    constexpr std::int64_t unlimited = std::numeric_limits<std::int64_t>::max();
+    if (std::all_of(calls_.begin(), calls_.end(),
+                    [](const call_message& call) { return call.available_bytes == unlimited; }))
+      return;
+    const std::int64_t R = context_.ranks.size(), S = mine_.slots;
+    for (std::int64_t r = 0; r < R; ++r) {
+      // Homes are as even as they can be: experts e with floor(e R / E) = r.
+      const std::int64_t E = shape_.E, owned = ((r + 1) * E + R - 1) / R - (r * E + R - 1) / R;
+      const std::int64_t free = calls_[static_cast<std::size_t>(r)].available_bytes;
+      const std::int64_t slots_bytes = (S - owned) * copy_bytes;
+      room_.push_back(free > unlimited - slots_bytes ? unlimited : free + slots_bytes);
+    }
   }
 
   /// What no quota changes on each rank, and what one kept pair adds.
@@ -150,6 +171,7 @@ class call_planner {
   call_message mine_;
   std::vector<call_message> calls_;        // (R)
   std::vector<index_type> source_counts_;  // (R, E)
+  std::vector<std::int64_t> room_;         // (R), or none
   std::vector<rank_cost> rank_costs_;      // (R)
   pair_cost pair_cost_;
 };
