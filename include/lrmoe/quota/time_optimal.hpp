@@ -40,8 +40,8 @@ namespace lrmoe {
 struct time_optimal {
   double noise_weight = 1;  ///< a, in [0, 1]
 
-  static constexpr int thresholds = 32;
-  static constexpr int bounds = 20;
+  static constexpr int thresholds = 24;
+  static constexpr int bounds = 16;
 
   void validate() const {
     require(noise_weight >= 0.0 && noise_weight <= 1.0,
