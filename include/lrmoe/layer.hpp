@@ -230,7 +230,6 @@ class moe_layer {
       ready_for_backward_ = false;
       return take_backward_scratch();
     });
-    ready_for_backward_ = false;
     const std::int64_t sent_before = context_.ranks.bytes_sent();
     const selection<device_type>& selected = selector_.selected();
     const auto totals = report_totals_.template vector<report_totals>(1);

@@ -6,6 +6,7 @@
 #include <lrmoe/compaction/expert_order.hpp>
 #include <lrmoe/control/replica_plan.hpp>
 #include <lrmoe/exchange/device_blocks.hpp>
+#include <lrmoe/memory/upload.hpp>
 
 namespace lrmoe {
 
@@ -62,11 +63,7 @@ class segment_sorter {
     for (const auto* values : {&blocks_.to, &blocks_.from})
       host_words_.insert(host_words_.end(), values->begin(), values->end());
     const std::int64_t N = blocks_.rows(), H = plan.H;
-    const auto on_device = words_.template vector<index_type>(words(H));
-    Kokkos::deep_copy(
-        space, on_device,
-        Kokkos::View<const index_type*, Kokkos::LayoutRight, Kokkos::HostSpace,
-                     Kokkos::MemoryUnmanaged>(host_words_.data(), host_words_.size()));
+    const auto on_device = upload(space, host_words_, words_);
     const auto part = [&](std::int64_t first, std::int64_t count) {
       return vector_view<index_type, Device>(
           Kokkos::subview(on_device, std::pair(first, first + count)));

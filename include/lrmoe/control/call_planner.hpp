@@ -108,12 +108,11 @@ class call_planner {
     if (std::all_of(calls_.begin(), calls_.end(),
                     [](const call_message& call) { return call.available_bytes == unlimited; }))
       return;
-    const std::int64_t R = context_.ranks.size(), S = mine_.slots;
-    for (std::int64_t r = 0; r < R; ++r) {
-      // Homes are as even as they can be: experts e with floor(e R / E) = r.
-      const std::int64_t E = shape_.E, owned = ((r + 1) * E + R - 1) / R - (r * E + R - 1) / R;
-      const std::int64_t free = calls_[static_cast<std::size_t>(r)].available_bytes;
-      const std::int64_t slots_bytes = (S - owned) * copy_bytes;
+    std::vector<std::int64_t> free_slots(calls_.size(), mine_.slots);
+    for (const index_type home : home_ranks(context_.ranks.size(), shape_.E))
+      --free_slots[static_cast<std::size_t>(home)];
+    for (std::size_t r = 0; r < calls_.size(); ++r) {
+      const std::int64_t free = calls_[r].available_bytes, slots_bytes = free_slots[r] * copy_bytes;
       room_.push_back(free > unlimited - slots_bytes ? unlimited : free + slots_bytes);
     }
   }

@@ -8,6 +8,7 @@
 #include <lrmoe/control/size_histogram.hpp>
 #include <lrmoe/estimator/draw_subset.hpp>
 #include <lrmoe/estimator/gradient_scope.hpp>
+#include <lrmoe/memory/upload.hpp>
 #include <lrmoe/quota/fixed_fraction.hpp>
 #include <lrmoe/scoring/score_pairs.hpp>
 
@@ -171,16 +172,6 @@ class pair_selector {
     for (std::size_t e = 0; e < quotas.size(); ++e) {
       offsets[e + 1] = offsets[e] + (share == 1.0 ? quotas[e] : fraction.of(quotas[e]));
     }
-  }
-
-  template <class ExecutionSpace>
-  static indices upload(const ExecutionSpace& space, const std::vector<index_type>& values,
-                        buffer<Device>& storage) {
-    const auto view = storage.template vector<index_type>(static_cast<std::int64_t>(values.size()));
-    Kokkos::deep_copy(space, view,
-                      Kokkos::View<const index_type*, Kokkos::LayoutRight, Kokkos::HostSpace,
-                                   Kokkos::MemoryUnmanaged>(values.data(), values.size()));
-    return view;
   }
 
   segments<Device> drawn_from() const { return {rows_of_expert_, kept_offsets_}; }

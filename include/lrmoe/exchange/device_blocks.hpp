@@ -6,6 +6,18 @@
 
 namespace lrmoe {
 
+/// The run that holds entry i, from the runs' offsets (n+1). Empty runs hold none.
+template <class Device>
+KOKKOS_FUNCTION index_type run_of(const vector_view<const index_type, Device>& offsets,
+                                  index_type i) {
+  index_type low = 0, high = static_cast<index_type>(offsets.extent(0)) - 1;
+  while (high - low > 1) {
+    const index_type middle = low + (high - low) / 2;
+    (offsets(middle) <= i ? low : high) = middle;
+  }
+  return low;
+}
+
 /// row_blocks in the memory of a device.
 template <class Device>
 struct device_blocks {
@@ -14,14 +26,7 @@ struct device_blocks {
   vector_view<const index_type, Device> base;  // (n)
 
   /// The block of row i, which some block holds.
-  KOKKOS_FUNCTION index_type find(index_type i) const {
-    index_type low = 0, high = static_cast<index_type>(from.extent(0));
-    while (high - low > 1) {
-      const index_type middle = low + (high - low) / 2;
-      (to(middle) <= i ? low : high) = middle;
-    }
-    return low;
-  }
+  KOKKOS_FUNCTION index_type find(index_type i) const { return run_of(to, i); }
   /// Where row i is in the other order, given its block.
   KOKKOS_FUNCTION index_type other(index_type block, index_type i) const {
     return from(block) + (i - to(block));

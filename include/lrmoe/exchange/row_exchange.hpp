@@ -19,6 +19,7 @@
 #include <lrmoe/exchange/rank_layout.hpp>
 #include <lrmoe/exchange/row_kernels.hpp>
 #include <lrmoe/memory/saved_activations.hpp>
+#include <lrmoe/memory/upload.hpp>
 
 namespace lrmoe {
 
@@ -408,11 +409,7 @@ class row_exchange {
   }
 
   void upload_blocks() {
-    const auto n = static_cast<std::int64_t>(words_.size());
-    const auto words = blocks_.template vector<index_type>(n);
-    Kokkos::deep_copy(context_.space, words,
-                      Kokkos::View<const index_type*, Kokkos::LayoutRight, Kokkos::HostSpace,
-                                   Kokkos::MemoryUnmanaged>(words_.data(), words_.size()));
+    const auto words = upload(context_.space, words_, blocks_);
     std::size_t next = 0;
     const auto take = [&](std::size_t count) {
       const indices part = Kokkos::subview(words, std::pair(next, next + count));

@@ -17,18 +17,6 @@ struct kept_header {
 
 namespace detail {
 
-/// The segment that holds a row, from its offsets (H+1). Empty segments hold none.
-template <class Device>
-KOKKOS_FUNCTION index_type segment_of(const vector_view<const index_type, Device>& offsets,
-                                      index_type row) {
-  index_type low = 0, high = static_cast<index_type>(offsets.extent(0)) - 1;
-  while (high - low > 1) {
-    const index_type middle = low + (high - low) / 2;
-    (offsets(middle) <= row ? low : high) = middle;
-  }
-  return low;
-}
-
 /// index[i] = i from `first` on.
 template <class ExecutionSpace, class Device>
 void continue_index(const ExecutionSpace& space, std::int64_t first,
@@ -75,7 +63,7 @@ void fill_headers(const ExecutionSpace& space, const vector_view<const index_typ
       Kokkos::RangePolicy<ExecutionSpace>(space, 0, headers.extent(0)),
       KOKKOS_LAMBDA(const std::int64_t m) {
         const index_type row = kept.rows(m);
-        headers(m) = {weights(m), kept.factors(m), row - offsets(segment_of(offsets, row))};
+        headers(m) = {weights(m), kept.factors(m), row - offsets(run_of(offsets, row))};
       });
 }
 
@@ -89,7 +77,7 @@ void fill_list(const ExecutionSpace& space, const vector_view<const index_type, 
       KOKKOS_LAMBDA(const std::int64_t i) {
         const auto to = static_cast<index_type>(i);
         const index_type row = selected.rows(named.other(named.find(to), to));
-        list(i) = row - offsets(segment_of(offsets, row));
+        list(i) = row - offsets(run_of(offsets, row));
       });
 }
 

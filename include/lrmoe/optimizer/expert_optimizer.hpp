@@ -14,6 +14,7 @@
 #include <lrmoe/experts/parameters.hpp>
 #include <lrmoe/optimizer/adamw.hpp>
 #include <lrmoe/optimizer/block_list.hpp>
+#include <lrmoe/optimizer/expert_parts.hpp>
 #include <lrmoe/optimizer/home_state.hpp>
 #include <lrmoe/optimizer/state_owner.hpp>
 #include <lrmoe/placement/placement.hpp>
@@ -110,13 +111,13 @@ class expert_optimizer {
     elements_.clear();
     visit_held(now, true, [&](int to, std::int64_t e, std::int64_t slot, parameter_range part) {
       Element* const message = to == rank() ? nullptr : send + traffic_.take_send(to, part.size());
-      for_parts(gate_up, down, slot, part,
-                [&](const Element* from, std::int64_t first, std::int64_t count) {
-                  if (message != nullptr)
-                    elements_.add(from, message + (first - part.begin), count);
-                  else
-                    spread_.add(from, into_state(e, first), count);
-                });
+      detail::for_expert_parts(shape_, gate_up, down, slot, part,
+                               [&](const Element* from, std::int64_t first, std::int64_t count) {
+                                 if (message != nullptr)
+                                   elements_.add(from, message + (first - part.begin), count);
+                                 else
+                                   spread_.add(from, into_state(e, first), count);
+                               });
     });
     elements_.run(space(), scratch("blocks"));
     exchange(send, receive);
@@ -145,10 +146,11 @@ class expert_optimizer {
     visit_held(now, false, [&](int to, auto, std::int64_t slot, parameter_range part) {
       if (to == rank()) return;
       accumulate_type* const message = send + traffic_.take_send(to, part.size());
-      for_parts(gradients.gate_up, gradients.down, slot, part,
-                [&](const accumulate_type* from, std::int64_t first, std::int64_t count) {
-                  packed_.add(from, message + (first - part.begin), count);
-                });
+      detail::for_expert_parts(
+          shape_, gradients.gate_up, gradients.down, slot, part,
+          [&](const accumulate_type* from, std::int64_t first, std::int64_t count) {
+            packed_.add(from, message + (first - part.begin), count);
+          });
     });
     packed_.run(space(), scratch("blocks"));
     exchange(send, receive);
@@ -164,12 +166,13 @@ class expert_optimizer {
       const index_type own = now.find(e, static_cast<index_type>(rank()));
       // An own gradient is read where it lies, in two tensors: so the sum is cut in two.
       const std::int64_t slot = own < 0 ? 0 : now.slots()[static_cast<std::size_t>(own)];
-      for_parts(gradients.gate_up, gradients.down, slot, part,
-                [&](const accumulate_type* here, std::int64_t first, std::int64_t count) {
-                  sums_.begin(gradient_.data() + state_index(e, first), count);
-                  for (const accumulate_type* source : sources_)
-                    sums_.add(source == nullptr ? here : source + (first - part.begin));
-                });
+      detail::for_expert_parts(
+          shape_, gradients.gate_up, gradients.down, slot, part,
+          [&](const accumulate_type* here, std::int64_t first, std::int64_t count) {
+            sums_.begin(gradient_.data() + state_index(e, first), count);
+            for (const accumulate_type* source : sources_)
+              sums_.add(source == nullptr ? here : source + (first - part.begin));
+          });
     }
     const auto squares = scratch("squares").template vector<double>(sums_.num_blocks());
     sums_.run(space(), squares, scratch("blocks"), scratch("sources"));
@@ -212,10 +215,10 @@ class expert_optimizer {
         return;
       }
       for_slots(next, e, [&](std::int64_t slot) {
-        for_parts(gate_up, down, slot, part,
-                  [&](Element* weights, std::int64_t first, std::int64_t count) {
-                    rounded_.add(from + (first - part.begin), weights, count);
-                  });
+        detail::for_expert_parts(shape_, gate_up, down, slot, part,
+                                 [&](Element* weights, std::int64_t first, std::int64_t count) {
+                                   rounded_.add(from + (first - part.begin), weights, count);
+                                 });
       });
     });
     rounded_.run(space(), scratch("blocks"));
@@ -225,10 +228,10 @@ class expert_optimizer {
       if (from == rank()) return;
       const Element* const message = receive + traffic_.take_receive(from, part.size());
       for_slots(next, e, [&](std::int64_t slot) {
-        for_parts(gate_up, down, slot, part,
-                  [&](Element* weights, std::int64_t first, std::int64_t count) {
-                    elements_.add(message + (first - part.begin), weights, count);
-                  });
+        detail::for_expert_parts(shape_, gate_up, down, slot, part,
+                                 [&](Element* weights, std::int64_t first, std::int64_t count) {
+                                   elements_.add(message + (first - part.begin), weights, count);
+                                 });
       });
     });
     elements_.run(space(), scratch("blocks"));
@@ -377,19 +380,6 @@ class expert_optimizer {
                                                    static_cast<std::size_t>(at.S()));
     for (std::size_t s = 0; s < slots.size(); ++s)
       if (slots[s] == e) f(static_cast<std::int64_t>(s));
-  }
-
-  /// f(values, first parameter, count) for the parts of a range in each of the two tensors.
-  template <class View, class F>
-  void for_parts(const View& gate_up, const View& down, std::int64_t slot, parameter_range part,
-                 const F& f) const {
-    const std::int64_t border = 2 * shape_.D * shape_.F, in_down = shape_.F * shape_.D;
-    if (part.begin < border)
-      f(gate_up.data() + slot * border + part.begin, part.begin,
-        std::min(part.end, border) - part.begin);
-    const std::int64_t first = std::max(part.begin, border);
-    if (part.end > border)
-      f(down.data() + slot * in_down + first - border, first, part.end - first);
   }
 
   /// Memory for the messages that have been counted.

@@ -8,6 +8,7 @@
 #include <lrmoe/context.hpp>
 #include <lrmoe/experts/parameters.hpp>
 #include <lrmoe/optimizer/block_list.hpp>
+#include <lrmoe/optimizer/expert_parts.hpp>
 #include <lrmoe/optimizer/state_owner.hpp>
 #include <lrmoe/placement/placement.hpp>
 
@@ -113,14 +114,10 @@ class replica_sum {
   template <class F>
   void for_parts(const expert_gradients<Accumulate, device_type>& gradients, std::int64_t slot,
                  parameter_range part, const F& f) const {
-    const std::int64_t border = 2 * shape_.D * shape_.F, in_down = shape_.F * shape_.D;
-    if (part.begin < border)
-      f(gradients.gate_up.data() + slot * border + part.begin, std::int64_t{0},
-        std::min(part.end, border) - part.begin);
-    const std::int64_t first = std::max(part.begin, border);
-    if (part.end > first)
-      f(gradients.down.data() + slot * in_down + first - border, first - part.begin,
-        part.end - first);
+    detail::for_expert_parts(shape_, gradients.gate_up, gradients.down, slot, part,
+                             [&](Accumulate* values, std::int64_t first, std::int64_t count) {
+                               f(values, first - part.begin, count);
+                             });
   }
 
   /// Bytes of the others' parts that this rank has, and of its own part that others have.
