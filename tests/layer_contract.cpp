@@ -49,7 +49,7 @@ TEMPLATE_TEST_CASE("results are the same bit by bit over repeats and over one an
   // Enough pairs for several tiles and chunks.
   const oracle::extents shape{1500, 24, 20, 6, 2, 9};
   const problem p = random_problem(draw, shape, fixture::format_of<TestType>(), renormalised);
-  const space_type one(1), two(2);
+  const auto one = fixture::space_of_threads(1), two = fixture::space_of_threads(2);
   const std::vector<any_estimator> estimators{lrmoe::exact{}, lrmoe::pps{seed}, lrmoe::top{},
                                               lrmoe::uniform{seed, true}};
   for (const auto& estimator : estimators) {
@@ -164,7 +164,9 @@ TEST_CASE("the report's products and bytes to send are proportional to the kept 
     // Rows: dO twice, x, c w h, [dg du] twice; weights and gradients once a group in use.
     const double weights = 3.0 * D * F * groups;
     CHECK(report.routed.bytes_read == 4.0 * (kept * (3 * D + 5 * F) + 2 * weights));
-    CHECK(report.routed.bytes_written == Approx(4.0 * (kept * D + weights)));
+    // A composition writes dh' as well.
+    const double hidden = backend::expert_operations::gathers ? 0.0 : F;
+    CHECK(report.routed.bytes_written == Approx(4.0 * (kept * (D + hidden) + weights)));
     CHECK(static_cast<double>(report.bytes_sent) == kept * (2 * D * 4 + 16));
     CHECK(report.shared.flops == 0.0);
   }
@@ -193,7 +195,7 @@ TEST_CASE("scratch of the backward pass shrinks with the kept pairs", "[layer]")
   p.gate_up_before.resize(p.in.gate_up.size());
   p.down_before.resize(p.in.down.size());
   const auto growth = [&](double keep) {
-    lrmoe::context<backend> context(space_type(1));
+    lrmoe::context<backend> context(fixture::space_of_threads(1));
     layer_of<softmax_policies, float> layer(context, shape_of(shape), reduced(keep, lrmoe::top{}));
     const call<float> views(p);
     forward(layer, 0, views);
@@ -253,6 +255,7 @@ class recorder {
     allocated_bytes = 0;
     tools::set_allocate_data_callback(
         [](Kokkos_Profiling_SpaceHandle, const char* label, const void*, std::uint64_t bytes) {
+          if (bytes == 0) return;  // Kokkos asks for none before it launches teams on a GPU
           allocations.emplace_back(label);
           allocated_bytes += static_cast<std::int64_t>(bytes);
         });
@@ -361,11 +364,17 @@ TEST_CASE("kernels carry the library's labels and the steps of a pass are profil
     CHECK(std::count(label.begin(), label.end(), ':') >= 4);  // lrmoe::<entity>::<step>
     own.insert(label);
   }
-  for (const char* expected :
-       {"lrmoe::softmax_top_k::route", "lrmoe::softmax_top_k::backward", "lrmoe::gate_up::tile",
-        "lrmoe::down::tile", "lrmoe::down_backward::tile", "lrmoe::gate_up_backward::tile",
-        "lrmoe::weight_gradient::tile", "lrmoe::pps::select", "lrmoe::score_pairs::score",
-        "lrmoe::combine::sum"}) {
+  for (const char* expected : {
+         "lrmoe::softmax_top_k::route", "lrmoe::softmax_top_k::backward",
+#if LRMOE_HAS_CUDA_BACKEND
+             "lrmoe::gather_rows::copy", "lrmoe::swiglu_rows::forward",
+             "lrmoe::swiglu_rows::backward",
+#else
+        "lrmoe::gate_up::tile", "lrmoe::down::tile", "lrmoe::down_backward::tile",
+        "lrmoe::gate_up_backward::tile", "lrmoe::weight_gradient::tile",
+#endif
+             "lrmoe::pps::select", "lrmoe::score_pairs::score", "lrmoe::combine::sum"
+       }) {
     INFO(expected);
     CHECK(own.count(expected) == 1);
   }
@@ -491,7 +500,9 @@ TEST_CASE("a budget that is too small is refused before outputs change, and name
   const outcome expected = step_of<float>(p, policies, {});
   // Every budget between nothing and enough: wherever the refusal falls, nothing is half done.
   integer refused = 0;
-  for (std::int64_t budget = 500; budget < expected.report.held_bytes(); budget += 500) {
+  const std::int64_t enough = expected.report.held_bytes();
+  const std::int64_t stride = std::max<std::int64_t>(500, enough / 150);
+  for (std::int64_t budget = 500; budget < enough; budget += stride) {
     INFO("budget " << budget);
     lrmoe::context<backend> context;
     context.memory.set_budget_bytes(budget);

@@ -15,11 +15,14 @@ std::vector<double> second_coefficients(const layer_of<given_policies, float>& l
                                         const lrmoe::selection<device>& second, integer count,
                                         const std::vector<double>& first) {
   std::vector<double> c(first.size(), 0.0);
+  const auto at = [](const auto& values, auto i) { return values[static_cast<std::size_t>(i)]; };
+  const auto positions = fixture::host_copy(second.rows);
+  const auto factors = fixture::host_copy(second.factors);
+  const auto rows = fixture::host_copy(layer.last_selection().rows);
+  const auto pair_of_row = fixture::host_copy(layer.last_order().pair_of_row);
   for (integer i = 0; i < count; ++i) {
-    const auto m = second.rows(static_cast<std::size_t>(i));
-    const auto pair =
-        static_cast<std::size_t>(layer.last_order().pair_of_row(layer.last_selection().rows(m)));
-    c[pair] = first[pair] * static_cast<double>(second.factors(static_cast<std::size_t>(i)));
+    const auto pair = static_cast<std::size_t>(at(pair_of_row, at(rows, at(positions, i))));
+    c[pair] = first[pair] * static_cast<double>(at(factors, i));
   }
   return c;
 }
@@ -183,7 +186,7 @@ TEST_CASE("two draws leave gradients unbiased, and their certificate counts both
   policies.estimator = lrmoe::pps{.seed = seed, .order = lrmoe::pps_order::shuffled};
   policies.scope.dx_share = 0.5;
   policies.scope.dw_share = 0.5;
-  lrmoe::context<backend> context(space_type(1));
+  lrmoe::context<backend> context(fixture::space_of_threads(1));
   layer_of<given_policies, float> layer(context, shape_of(shape), policies);
   call<float> views(p);
   constexpr int draws = 4000;
@@ -213,8 +216,8 @@ TEST_CASE("two draws leave gradients unbiased, and their certificate counts both
     }
   } of_dx, of_down, of_gate_up;
   for (int step = 0; step < draws; ++step) {
-    std::fill_n(views.d_down.data(), down.size(), 0.0F);
-    std::fill_n(views.d_gate_up.data(), gate_up.size(), 0.0F);
+    views.d_down.fill(0.0F);
+    views.d_gate_up.fill(0.0F);
     forward(layer, static_cast<std::uint64_t>(step), views);
     const auto report = backward(layer, views);
     of_dx.add(views.dx.values(), want, report.variance.dx);
@@ -289,7 +292,7 @@ TEST_CASE("the sketch of dropped pairs' router gradients is unbiased, of the sta
   policies.scope.router = lrmoe::router_gradient::sketch;
   policies.scope.sketch_size = k;
   policies.scope.sketch_seed = seed + 1;
-  lrmoe::context<backend> context(space_type(1));
+  lrmoe::context<backend> context(fixture::space_of_threads(1));
   layer_of<given_policies, float> layer(context, shape_of(shape), policies);
   const call<float> views(p);
   constexpr int draws = 10000;

@@ -18,10 +18,14 @@ struct bfloat16 {
 
   /// Round to nearest, ties to even; NaN stays NaN.
   KOKKOS_FUNCTION explicit bfloat16(float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+#else
     const auto word = Kokkos::bit_cast<std::uint32_t>(value);
     const bool nan = (word & 0x7fffffffU) > 0x7f800000U;
     const std::uint32_t rounded = word + 0x7fffU + ((word >> 16) & 1U);
     bits = static_cast<std::uint16_t>(nan ? (word >> 16) | 0x40U : rounded >> 16);
+#endif
   }
 
   KOKKOS_FUNCTION explicit operator float() const {

@@ -29,6 +29,7 @@
 #include <lrmoe/experts/parameters.hpp>
 #include <lrmoe/experts/swiglu.hpp>
 #include <lrmoe/memory/budget_refusal.hpp>
+#include <lrmoe/memory/expert_works.hpp>
 #include <lrmoe/memory/layer_memory.hpp>
 #include <lrmoe/policies.hpp>
 #include <lrmoe/report.hpp>
@@ -170,8 +171,8 @@ class moe_layer {
     element_matrix shared_out;
     {
       Kokkos::Profiling::ScopedRegion step_region("lrmoe::moe_layer::experts");
-      const auto arrived = exchange_.dispatch(x_, order_, N);
-      experts::forward(context_, arrived.x, arrived.offsets, weights.gate_up, weights.down,
+      const auto arrived = exchange_.dispatch(x_, order_, {order_.offsets, host_offsets_}, N);
+      experts::forward(context_, arrived.x, arrived.groups, weights.gate_up, weights.down,
                        first_rows(pre_, here), here_norms_, rows);
       if (F_shared > 0) {
         shared_out = context_.scratch["moe_layer::shared_rows"].template matrix<Element>(T, D);
@@ -203,22 +204,22 @@ class moe_layer {
   /// Expects   the weights of the forward call; no output overlaps an input or another output
   /// Checked   extents and overlap
   /// Ensures   dx and d_input are overwritten, gradients added to; dropped pairs contribute nothing
-  /// Throws    argument_error, with all outputs untouched and backward still possible; memory_error, with
-  ///           all outputs untouched; error without a forward to go back from
+  /// Throws    argument_error or memory_error, with all outputs untouched and backward still possible;
+  ///           error without a forward to go back from. On all ranks when on one
   /// Order     asynchronous, then one fence of the context's space: the report holds host numbers
   backward_report backward(const const_element_matrix& d_out, const weights_type& weights,
                            const element_matrix& dx, const router_gradient_view& d_input,
                            const gradients_type& gradients) {
     Kokkos::Profiling::ScopedRegion region("lrmoe::moe_layer::backward");
-    if (!ready_for_backward_) {
-      throw error(
-          "lrmoe: moe_layer: backward needs a forward with keep_for_backward before it, and each "
-          "forward allows one backward");
-    }
     const std::int64_t T = tokens_;
     const auto& [D, F, E, K, F_shared] = shape_;
     const auto& space = context_.space;
     const backward_scratch use = agree(context_.ranks, [&] {
+      if (!ready_for_backward_) {
+        throw error(
+            "lrmoe: moe_layer: backward needs a forward with keep_for_backward before it, and each "
+            "forward allows one backward");
+      }
       detail::require_extents("moe_layer", "d_out", d_out, tokens_, shape_.D);
       detail::require_extents("moe_layer", "dx", dx, tokens_, shape_.D);
       detail::require_extents("moe_layer", "d_input", d_input, tokens_,
@@ -227,9 +228,9 @@ class moe_layer {
       gradients.validate(shape_, slots_);
       require_outputs_apart(d_out, weights, dx, d_input, gradients);
       // All memory comes first: a refused allocation must not leave gradients half added.
-      ready_for_backward_ = false;
       return take_backward_scratch();
     });
+    ready_for_backward_ = false;
     const std::int64_t sent_before = context_.ranks.bytes_sent();
     const selection<device_type>& selected = selector_.selected();
     const auto totals = report_totals_.template vector<report_totals>(1);
@@ -244,7 +245,7 @@ class moe_layer {
     }
     const selection<device_type> leaving = exchange_.departing(selected);
     const auto kept = gather_kept_pairs(space, context_.scratch, order_, routing_,
-                                        selector_.kept_offsets(), const_indices(leaving.rows));
+                                        selector_.kept_groups(), const_indices(leaving.rows));
     const auto dx_of =
         selector_.draw_for_dx(space, context_.scratch, planned_with_.estimator, key(), kept);
     const auto dw_of =
@@ -264,16 +265,20 @@ class moe_layer {
           saves_kept() ? exchange_.packed(x_, leaving, kept)
                        : exchange_.announce(x_, order_, selected, leaving, kept,
                                             again ? element_matrix{} : pre_);
-      swiglu_kept_rows<Element, device_type> rows{
-          here.x,       {pre_, here.pre}, exchange_.send_gradients(d_out, kept),
-          here.offsets, here.weights,     here.factors};
+      swiglu_kept_rows<Element, device_type> rows =
+          experts::with_packed_gradients(context_, {here.x,
+                                                    {pre_, here.pre},
+                                                    exchange_.send_gradients(d_out, kept),
+                                                    here.groups,
+                                                    here.weights,
+                                                    here.factors});
       if (again) {
         report.routed +=
-            experts::recompute(context_, rows.x, rows.offsets, weights.gate_up, use.kept_pre);
+            experts::recompute(context_, rows.x, rows.groups, weights.gate_up, use.kept_pre);
         rows.pre = {use.kept_pre};
       }
       // Between ranks no second draw is made: what arrived is used whole.
-      const kept_subset<device_type> arrived{here.size, here.offsets, {}, {}, {}};
+      const kept_subset<device_type> arrived{here.size, here.groups, {}, {}, {}};
       const kept_subset<device_type>& dx_here = exchange_.alone() ? dx_of : arrived;
       const kept_subset<device_type>& dw_here = exchange_.alone() ? dw_of : arrived;
       const element_matrix d_pre =
@@ -285,7 +290,7 @@ class moe_layer {
       if (F_shared > 0) {
         const kept_subset<device_type> everyone{T, all_tokens(), {}, {}, {}};
         const swiglu_kept_rows<Element, device_type> shared_rows{
-            {x_}, {shared_pre_}, {d_out}, everyone.offsets, {}, {}};
+            {x_}, {shared_pre_}, {d_out}, everyone.groups, {}, {}};
         const element_matrix shared_d_pre = experts::backward(
             context_, shared_rows, T, everyone, weights.shared_gate_up, weights.shared_down,
             vector_view<accumulate_type, device_type>{}, use.shared_dx, report.shared);
@@ -494,6 +499,7 @@ class moe_layer {
                         ? saved_shared_pre_.template matrix<Element>(tokens_, 2 * F_shared)
                         : element_matrix{};
     }
+    context_.operations.template reserve<Element>(context_.space, expert_works(shape_, call_));
     exchange_.begin(D, N, call_.kept, call_.backward, call_.saved);
   }
 
@@ -504,7 +510,7 @@ class moe_layer {
     selector_.select(space, planned_with_.estimator, key());
     const selection<device_type> leaving = exchange_.departing(selector_.selected());
     const auto kept = gather_kept_pairs(space, context_.scratch, order_, routing_,
-                                        selector_.kept_offsets(), const_indices(leaving.rows));
+                                        selector_.kept_groups(), const_indices(leaving.rows));
     const auto here = exchange_.announce(x_, order_, selector_.selected(), leaving, kept, pre_);
     const auto kept_pre = saved_pre_.template matrix<Element>(here.size, 2 * shape_.F);
     gather_rows(space, const_element_matrix(pre_), here.pre, kept_pre);
@@ -534,6 +540,7 @@ class moe_layer {
     const std::int64_t here = call_.kept_here();
     const std::int64_t drawn = exchange_.alone() ? std::max(call_.kept_dx, call_.kept_dw) : here;
     experts::reserve_backward(context_, here, F);
+    experts::reserve_gradients(context_, here, D);
     experts::reserve_backward(context_, F_shared > 0 ? T : 0, F_shared);
     backward_scratch use;
     use.dx_rows = scratch["moe_layer::rows"].template matrix<Element>(
@@ -627,11 +634,11 @@ class moe_layer {
     swiglu_kept_rows<Element, device_type> rows{{x_, dropped.tokens},
                                                 {pre_, dropped.rows},
                                                 {d_out, dropped.tokens},
-                                                dropped.offsets,
+                                                {dropped.offsets, dropped_offsets()},
                                                 {},
                                                 {}};
     if (call_.saved != saved_activations::save) {
-      cost += experts::recompute(context_, rows.x, rows.offsets, weights.gate_up, use.dropped_pre);
+      cost += experts::recompute(context_, rows.x, rows.groups, weights.gate_up, use.dropped_pre);
       rows.pre = {use.dropped_pre};
     }
     cost += experts::weight_products(context_, rows, weights.down, use.d_dropped);
@@ -663,13 +670,22 @@ class moe_layer {
     }
   }
 
-  /// Offsets {0, T} of the shared expert's single group.
-  vector_view<index_type, device_type> all_tokens() {
+  /// Host offsets of the rows that are not kept.
+  std::span<const index_type> dropped_offsets() {
+    const auto kept = selector_.kept_groups().host;
+    host_dropped_.resize(host_offsets_.size());
+    for (std::size_t e = 0; e < kept.size(); ++e) host_dropped_[e] = host_offsets_[e] - kept[e];
+    return host_dropped_;
+  }
+
+  /// The shared expert's single group of all tokens.
+  row_groups<device_type> all_tokens() {
     const auto offsets = shared_offsets_.template vector<index_type>(2);
     Kokkos::deep_copy(context_.space, Kokkos::subview(offsets, 0), index_type{0});
     Kokkos::deep_copy(context_.space, Kokkos::subview(offsets, 1),
                       static_cast<index_type>(tokens_));
-    return offsets;
+    host_all_tokens_ = {0, static_cast<index_type>(tokens_)};
+    return {offsets, host_all_tokens_};
   }
 
   void finish_report(const vector_view<report_totals, device_type>& on_device,
@@ -815,7 +831,9 @@ class moe_layer {
   routing<accumulate_type, device_type> routing_;
   expert_order<device_type> order_;
   std::vector<index_type> host_offsets_, counts_;  // (E+1), (E)
-  std::vector<index_type> host_histogram_;         // (E, bins)
+  std::vector<index_type> host_dropped_;           // (E+1)
+  std::array<index_type, 2> host_all_tokens_{};
+  std::vector<index_type> host_histogram_;  // (E, bins)
   element_matrix pre_;
   element_matrix shared_pre_;
   vector_view<float, device_type> activation_norms_;  // (N) by row of this source

@@ -19,18 +19,22 @@ struct report_totals {
 };
 
 /// Total the certificates of all experts (E, or empty for none) into totals (1), and clear the rest.
-/// Order     asynchronous on the space. Deterministic: one thread, in order of the experts.
-template <class ExecutionSpace, class Device>
+/// Order     asynchronous on the space. Deterministic: one team, in an order that the extents fix.
+template <class ExecutionSpace, class Device, class Unit = detail::translation_unit>
 void sum_certificates(const ExecutionSpace& space,
                       const vector_view<const certificate, Device>& of_expert,
                       const vector_view<report_totals, Device>& totals) {
   const auto E = static_cast<std::int64_t>(of_expert.extent(0));
+  using team_policy = Kokkos::TeamPolicy<ExecutionSpace>;
+  using team_member = typename team_policy::member_type;
   Kokkos::parallel_for(
-      "lrmoe::report::sum", Kokkos::RangePolicy<ExecutionSpace>(space, 0, 1),
-      KOKKOS_LAMBDA(const int) {
+      "lrmoe::report::sum", team_policy(space, 1, Kokkos::AUTO),
+      KOKKOS_LAMBDA(const team_member& team) {
         report_totals sum;
-        for (std::int64_t e = 0; e < E; ++e) sum.certified += of_expert(e);
-        totals(0) = sum;
+        Kokkos::parallel_reduce(
+            Kokkos::TeamThreadRange(team, E),
+            [&](const std::int64_t e, certificate& part) { part += of_expert(e); }, sum.certified);
+        Kokkos::single(Kokkos::PerTeam(team), [&] { totals(0) = sum; });
       });
 }
 

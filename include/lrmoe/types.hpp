@@ -8,6 +8,7 @@
 #include <Kokkos_Core.hpp>
 
 #include <lrmoe/bfloat16.hpp>
+#include <lrmoe/detail/translation_unit.hpp>
 #include <lrmoe/error.hpp>
 
 /// The letters used by every name, comment and document:

@@ -12,11 +12,6 @@ struct sorted {
   std::vector<std::int32_t> offsets, pair_of_row, row_of_pair;
 };
 
-template <class View>
-std::vector<std::int32_t> copy(const View& view) {
-  return {view.data(), view.data() + view.size()};
-}
-
 class sorter {
  public:
   sorted operator()(const std::vector<std::int32_t>& experts, integer T, integer K, integer E) {
@@ -25,7 +20,8 @@ class sorter {
     space_.fence("lrmoe_test::sort");
     CHECK(order.offsets.extent(0) == static_cast<std::size_t>(E + 1));
     CHECK(order.row_of_pair.extent(0) == static_cast<std::size_t>(T * K));
-    sorted result{copy(order.offsets), copy(order.pair_of_row), copy(order.row_of_pair)};
+    sorted result{fixture::host_copy(order.offsets), fixture::host_copy(order.pair_of_row),
+                  fixture::host_copy(order.row_of_pair)};
     // What the next call finds in the buffers must not matter.
     Kokkos::deep_copy(order.pair_of_row, 77);
     Kokkos::deep_copy(order.row_of_pair, 78);

@@ -11,9 +11,8 @@ using lrmoe::index_type;
 
 template <class View>
 std::vector<double> copy(const View& view, std::size_t count) {
-  std::vector<double> result;
-  for (std::size_t i = 0; i < count; ++i) result.push_back(static_cast<double>(view(i)));
-  return result;
+  const auto values = fixture::host_copy(view);
+  return {values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count)};
 }
 
 }  // namespace
@@ -31,14 +30,16 @@ TEST_CASE("kept rows know their token and weight, and values return to their pai
   const auto order =
       sorter.sort(space, scratch, lrmoe::matrix_view<const index_type, device>(routed.experts), 3);
   // Kept: row 1 (pair 5) of expert 0 and rows 2 and 4 (pairs 1 and 4) of expert 2.
-  const array<index_type> kept_offsets(std::vector<index_type>{0, 1, 1, 3});
+  const std::vector<index_type> host_offsets{0, 1, 1, 3};
+  const array<index_type> kept_offsets(host_offsets);
   const array<index_type> rows(std::vector<index_type>{1, 2, 4});
   const array<float> factors(std::vector<double>{2, 4, 8});
 
   const auto gather = [&] {
-    return lrmoe::gather_kept_pairs(space, scratch, order, routed,
-                                    fixture::constant(kept_offsets.vector()),
-                                    fixture::constant(rows.vector()));
+    return lrmoe::gather_kept_pairs(
+        space, scratch, order, routed,
+        lrmoe::row_groups<fixture::device>{kept_offsets.vector(), host_offsets},
+        fixture::constant(rows.vector()));
   };
   gather();
   scratch.fill_bytes(space, 0xff);

@@ -14,7 +14,8 @@ using oracle::integer;
 
 template <class View>
 std::vector<integer> copy(const View& view) {
-  return {view.data(), view.data() + view.size()};
+  const auto values = fixture::host_copy(view);
+  return {values.begin(), values.end()};
 }
 
 }  // namespace
@@ -115,16 +116,18 @@ TEST_CASE("dropped pairs are the rows that were not kept, and their values find 
       sorter.sort(space, scratch, lrmoe::matrix_view<const index_type, device>(routed.experts), E);
   space.fence("lrmoe_test::order");
   std::vector<index_type> kept_rows, dropped_rows, kept_offsets{0}, dropped_offsets{0};
+  const auto order_offsets = fixture::host_copy(order.offsets);
   for (integer e = 0; e < E; ++e) {
-    for (auto r = order.offsets(static_cast<std::size_t>(e));
-         r < order.offsets(static_cast<std::size_t>(e + 1)); ++r)
+    for (auto r = order_offsets[static_cast<std::size_t>(e)];
+         r < order_offsets[static_cast<std::size_t>(e + 1)]; ++r)
       (draw.integer(0, 1) == 0 ? kept_rows : dropped_rows).push_back(r);
     kept_offsets.push_back(static_cast<index_type>(kept_rows.size()));
     dropped_offsets.push_back(static_cast<index_type>(dropped_rows.size()));
   }
   const array<index_type> rows(kept_rows), offsets(kept_offsets);
   const auto kept =
-      lrmoe::gather_kept_pairs(space, scratch, order, routed, fixture::constant(offsets.vector()),
+      lrmoe::gather_kept_pairs(space, scratch, order, routed,
+                               lrmoe::row_groups<fixture::device>{offsets.vector(), kept_offsets},
                                fixture::constant(rows.vector()));
   const auto N = static_cast<integer>(kept_rows.size() + dropped_rows.size());
   const auto gather = [&] {
@@ -138,11 +141,13 @@ TEST_CASE("dropped pairs are the rows that were not kept, and their values find 
         std::vector<integer>(dropped_offsets.begin(), dropped_offsets.end()));
 
   std::vector<double> values, expected(static_cast<std::size_t>(P), -7.0);
+  const auto pair_of_row = fixture::host_copy(order.pair_of_row);
+  const auto tokens = fixture::host_copy(dropped.tokens);
   for (std::size_t j = 0; j < dropped_rows.size(); ++j) {
     values.push_back(static_cast<double>(j + 1));
-    const auto pair = order.pair_of_row(static_cast<std::size_t>(dropped_rows[j]));
+    const auto pair = pair_of_row[static_cast<std::size_t>(dropped_rows[j])];
     expected[static_cast<std::size_t>(pair)] = values.back();
-    CHECK(dropped.tokens(j) == pair / K);
+    CHECK(tokens[j] == pair / K);
   }
   const array<float> of_dropped(values);
   array<float> of_pairs(std::vector<double>(static_cast<std::size_t>(P), -7.0));

@@ -15,7 +15,7 @@ using oracle::integer;
 
 template <class View>
 index_values copy(const View& view) {
-  return {view.data(), view.data() + view.size()};
+  return fixture::host_copy(view);
 }
 
 /// Ids (T, K) of one source, some pairs absent.

@@ -13,15 +13,14 @@ using counts_type = std::vector<lrmoe::index_type>;
 counts_type counted(const counts_type& offsets, const std::vector<float>& sizes) {
   const auto E = static_cast<oracle::integer>(offsets.size()) - 1;
   const fixture::array<lrmoe::index_type> at(offsets), histogram(E * lrmoe::size_bins::count);
-  const fixture::array<float> given(static_cast<oracle::integer>(sizes.size()));
-  std::copy(sizes.begin(), sizes.end(), given.data());
+  const fixture::array<float> given(std::vector<double>(sizes.begin(), sizes.end()));
   const fixture::space_type space;
   lrmoe::size_histogram(space, fixture::constant(at.vector()), fixture::constant(given.vector()),
                         histogram.matrix(E, lrmoe::size_bins::count));
   space.fence("lrmoe_test::size_histogram");
   CHECK(histogram.guards_intact());
   CHECK(given.guards_intact());
-  return {histogram.data(), histogram.data() + histogram.size()};
+  return histogram.elements();
 }
 
 /// Bin by comparison with the bins' lower ends.

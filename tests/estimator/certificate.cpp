@@ -109,7 +109,7 @@ std::vector<lrmoe::certificate> certificates(const problem& in, const drawer& dr
   lrmoe::certify(space, draw.segments(), fixture::constant(contributions.vector()),
                  draw.selection(), lrmoe::vector_view<lrmoe::certificate, device>(of_expert));
   space.fence("estimator_test::certify");
-  return {of_expert.data(), of_expert.data() + of_expert.size()};
+  return fixture::host_copy(of_expert);
 }
 
 double total_variance(const problem& in, const drawer& draw) {

@@ -81,26 +81,27 @@ class drawer {
     inclusion_.poison();
     estimator.select(space, segments(), fixture::constant(sizes_.vector()), key, selection());
     space.fence("estimator_test::select");
-    drawn result{{rows_.data(), rows_.data() + kept_}, weights_.values(), inclusion_.values()};
+    drawn result{rows_.elements(), weights_.values(), inclusion_.values()};
+    result.rows.resize(kept_);
     result.weights.resize(kept_);
     return result;
   }
   /// Other sizes for the same counts and quotas.
-  void set_sizes(const std::vector<double>& sizes) {
-    for (std::size_t r = 0; r < sizes.size(); ++r) sizes_.data()[r] = static_cast<float>(sizes[r]);
-  }
+  void set_sizes(const std::vector<double>& sizes) { sizes_ = fixture::array<float>(sizes); }
   lrmoe::segments<device> segments() const { return {offsets_.vector(), kept_offsets_.vector()}; }
   lrmoe::selection<device> selection() const {
     return {rows_.vector(), weights_.vector(), inclusion_.vector()};
   }
   bool nothing_else_written() const {
-    for (std::size_t m = kept_; m < rows_.size(); ++m)
-      if (rows_.data()[m] != -1 || !std::isnan(weights_.data()[m])) return false;
+    const auto rows = rows_.elements();
+    const auto weights = weights_.elements();
+    for (std::size_t m = kept_; m < rows.size(); ++m)
+      if (rows[m] != -1 || !std::isnan(weights[m])) return false;
     return rows_.guards_intact() && weights_.guards_intact() && inclusion_.guards_intact();
   }
 
  private:
-  fixture::space_type one_thread_{1};
+  fixture::space_type one_thread_ = fixture::space_of_threads(1);
   fixture::array<lrmoe::index_type> offsets_, kept_offsets_;
   fixture::array<float> sizes_;
   fixture::array<lrmoe::index_type> rows_;

@@ -227,7 +227,7 @@ TEST_CASE("selections are the same bit by bit for one and for two threads", "[es
   fixture::random random(seed);
   const problem in = edge_cases(random, 3.0);
   drawer draw(in);
-  const fixture::space_type one(1), two(2);
+  const auto one = fixture::space_of_threads(1), two = fixture::space_of_threads(2);
   const auto check = [&](const auto& estimator) {
     const drawn a = draw(estimator, {1, 2, 0}, one), b = draw(estimator, {1, 2, 0}, two);
     CHECK(a.rows == b.rows);

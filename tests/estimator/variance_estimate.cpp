@@ -11,10 +11,10 @@ using lrmoe::index_type;
 using oracle::integer;
 
 double total_of(const array<double>& terms) {
-  double total = std::nan("");
-  lrmoe::sum_terms(fixture::space_type{}, terms.vector(), &total);
+  const array<double> total(1);
+  lrmoe::sum_terms(fixture::space_type{}, terms.vector(), total.vector().data());
   Kokkos::fence("lrmoe_test::sum_terms");
-  return total;
+  return total.values()[0];
 }
 
 }  // namespace
@@ -44,6 +44,7 @@ TEST_CASE("variance terms are their formula", "[estimator]") {
       outer ? fixture::constant(of_tokens.vector()) : lrmoe::vector_view<const float, device>{},
       outer ? fixture::constant(token.vector()) : none, terms.vector());
   Kokkos::fence("lrmoe_test::variance_terms");
+  const auto got = terms.values();
   double sum = 0.0;
   for (std::size_t i = 0; i < 12; ++i) {
     const std::size_t row = indexed ? static_cast<std::size_t>(index[i]) : i;
@@ -51,8 +52,8 @@ TEST_CASE("variance terms are their formula", "[estimator]") {
     for (std::size_t d = 0; d < 7; ++d) squares += rows[7 * row + d] * rows[7 * row + d];
     const double other = outer ? norms[static_cast<std::size_t>(tokens[i])] : 1.0;
     const double expected = c[i] > 1.0 ? (1.0 - 1.0 / c[i]) * squares * other * other : 0.0;
-    CHECK(terms.values()[i] == Approx(expected).epsilon(1e-5).margin(1e-30));
-    sum += terms.values()[i];
+    CHECK(got[i] == Approx(expected).epsilon(1e-5).margin(1e-30));
+    sum += got[i];
   }
   CHECK(total_of(terms) == Approx(sum).epsilon(1e-12));
   CHECK(terms.guards_intact());
@@ -94,7 +95,7 @@ TEST_CASE("over independent draws the estimate has the expected squared error as
     const auto S = static_cast<integer>(rows.size());
     const array<float> matrix(rows), c(factors);
     const array<double> terms(S);
-    lrmoe::variance_terms(fixture::space_type(1),
+    lrmoe::variance_terms(fixture::space_of_threads(1),
                           lrmoe::matrix_view<const float, device>(matrix.matrix(S, 1)), {},
                           fixture::constant(c.vector()), {}, {}, terms.vector());
     Kokkos::fence("lrmoe_test::variance_terms");

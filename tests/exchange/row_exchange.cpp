@@ -151,15 +151,16 @@ class program {
         by_expert_.sort(on_.space, on_.scratch,
                         lrmoe::matrix_view<const index_type, device>(ids_.matrix(T_, p_.K)), p_.E);
     on_.space.fence("lrmoe_test::order");
-    const index_values offsets(order_.offsets.data(), order_.offsets.data() + p_.E + 1);
-    N_ = offsets.back();
-    if (!plan_.by_expert) order_ = by_segment_.sort(on_.space, plan_, rank_, order_, offsets);
+    offsets_.assign(order_.offsets.data(), order_.offsets.data() + p_.E + 1);
+    N_ = offsets_.back();
+    if (!plan_.by_expert) order_ = by_segment_.sort(on_.space, plan_, rank_, order_, offsets_);
     on_.space.fence("lrmoe_test::segments");
   }
 
   /// Random rows of every segment, as many as its quota.
   void select() {
-    index_values rows, offsets{0};
+    index_values rows;
+    host_kept_offsets_ = {0};
     for (integer h = 0; h < plan_.H; ++h) {
       const index_type count = plan_.count(rank_, h);
       if (count > 0) {
@@ -167,11 +168,11 @@ class program {
         std::sort(drawn.begin(), drawn.end());
         for (const index_type i : drawn) rows.push_back(order_.offsets(h) + i);
       }
-      offsets.push_back(static_cast<index_type>(rows.size()));
+      host_kept_offsets_.push_back(static_cast<index_type>(rows.size()));
     }
     M_ = std::ssize(rows);
     rows_ = array<index_type>(rows);
-    kept_offsets_ = array<index_type>(offsets);
+    kept_offsets_ = array<index_type>(host_kept_offsets_);
     factors_ = array<float>(numbers(M_, [&](integer m) {
       found_.kept.push_back(first_ * p_.K + order_.pair_of_row(rows[at(m)]));
       return static_cast<double>(found_.kept.back()) + 0.25;
@@ -180,13 +181,14 @@ class program {
   }
 
   void forward() {
-    const auto arrived = exchange_.dispatch(x_.matrix(T_, D), order_, N_);
+    const auto arrived =
+        exchange_.dispatch(x_.matrix(T_, D), order_, {order_.offsets, offsets_}, N_);
     on_.space.fence("lrmoe_test::dispatch");
     const array<Element> y(arrived.size * D);
     const array<float> here_norms(arrived.size), own_norms(N_);
     pre_ = array<Element>((arrived.size + exchange_.sizes().moved_here) * 2 * F);
     for (integer g = 0; g < p_.S; ++g) {
-      for (integer i = arrived.offsets(g); i < arrived.offsets(g + 1); ++i) {
+      for (integer i = arrived.groups.first(g); i < arrived.groups.first(g + 1); ++i) {
         const auto x = row_of(arrived.x, i);
         for (integer d = 0; d < D; ++d) y.data()[i * D + d] = x(d);
         // Who computed it, where the token's number is known from the first column.
@@ -222,7 +224,8 @@ class program {
   void gather_kept() {
     const lrmoe::routing<real, device> routed{ids_.matrix(T_, p_.K), weights_.matrix(T_, p_.K)};
     kept_ = lrmoe::gather_kept_pairs(on_.space, on_.scratch, order_, routed,
-                                     constant(kept_offsets_.vector()), constant(leaving_.rows));
+                                     {kept_offsets_.vector(), host_kept_offsets_},
+                                     constant(leaving_.rows));
   }
 
   void backward() {
@@ -238,9 +241,9 @@ class program {
     on_.space.fence("lrmoe_test::announce");
     const array<Element> dx(here.size * D);
     const array<real> here_weights(here.size), own_weights(M_);
-    expect(here.offsets(p_.S) == here.size);
+    expect(here.groups.end() == here.size);
     for (integer g = 0; g < p_.S; ++g) {
-      for (integer i = here.offsets(g); i < here.offsets(g + 1); ++i) {
+      for (integer i = here.groups.first(g); i < here.groups.first(g + 1); ++i) {
         const auto pair = static_cast<integer>(here.weights(i)) - 1;
         found_.computed.push_back(pair);
         expect(p_.expert_of(pair) == expert_of_slot(g));
@@ -285,6 +288,7 @@ class program {
   lrmoe::expert_order<device> order_;
   integer N_ = 0, M_ = 0;
   array<index_type> rows_, kept_offsets_;
+  index_values offsets_, host_kept_offsets_;
   array<float> factors_;
   lrmoe::selection<device> selected_, leaving_;
   lrmoe::kept_pairs<real, device> kept_;

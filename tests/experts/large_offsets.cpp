@@ -70,7 +70,8 @@ TEST_CASE("rows whose elements lie beyond 2^31 give the same bits as the first r
     copy(x_values, x.data() + first * D);
     copy(d_out_values, d_out.data() + first * D);
     const auto at = static_cast<index_type>(first);
-    const array<index_type> offsets(std::vector<index_type>{at, at + 7, at + 20});
+    const std::vector<index_type> host_offsets{at, at + 7, at + 20};
+    const array<index_type> offsets(host_offsets);
     // Row i of a gathered input is matrix(index(i)); rows before the first are not looked at.
     sparse_array<index_type> index(rows);
     for (integer i = first; i < rows; ++i) index.data()[i] = static_cast<index_type>(i);
@@ -83,25 +84,25 @@ TEST_CASE("rows whose elements lie beyond 2^31 give the same bits as the first r
     lrmoe::workspace<device> scratch(account);
     backend::expert_operations on(scratch);
     const space_type space;
-    const lrmoe::vector_view<const index_type, device> offsets_view(offsets.vector());
-    on.gate_up(space, lrmoe::gathered_rows<half, device>{x.matrix(rows, D), index_view},
-               offsets_view, gate_up_view, pre.matrix(rows, 2 * F), h.matrix(rows, F),
+    const lrmoe::row_groups<device> groups{offsets.vector(), host_offsets};
+    on.gate_up(space, lrmoe::gathered_rows<half, device>{x.matrix(rows, D), index_view}, groups,
+               gate_up_view, pre.matrix(rows, 2 * F), h.matrix(rows, F),
                lrmoe::vector_view<float, device>{});
-    on.down(space, lrmoe::gathered_rows<half, device>{h.matrix(rows, F)}, offsets_view, down_view,
+    on.down(space, lrmoe::gathered_rows<half, device>{h.matrix(rows, F)}, groups, down_view,
             y.matrix(rows, D));
     lrmoe::swiglu_kept_rows<half, device> kept;
     kept.x = {x.matrix(rows, D), index_view};
     kept.pre = {pre.matrix(rows, 2 * F), index_view};
     kept.d_out = {d_out.matrix(rows, D), index_view};
-    kept.offsets = offsets_view;
+    kept.groups = groups;
     on.down_backward(space, kept, down_view, d_pre.matrix(rows, 2 * F), scaled_h.matrix(rows, F),
                      lrmoe::vector_view<float, device>{});
     on.weight_gradient(space, lrmoe::gathered_rows<half, device>{scaled_h.matrix(rows, F)},
-                       kept.d_out, offsets_view, d_down.tensor(2, F, D));
+                       kept.d_out, groups, d_down.tensor(2, F, D));
     on.weight_gradient(space, kept.x, lrmoe::gathered_rows<half, device>{d_pre.matrix(rows, 2 * F)},
-                       offsets_view, d_gate_up.tensor(2, D, 2 * F));
+                       groups, d_gate_up.tensor(2, D, 2 * F));
     on.gate_up_backward(space, lrmoe::gathered_rows<half, device>{d_pre.matrix(rows, 2 * F)},
-                        offsets_view, gate_up_view, dx.matrix(rows, D));
+                        groups, gate_up_view, dx.matrix(rows, D));
     // Two tokens of which each sums two far rows.
     const array<index_type> row_of_pair(std::vector<index_type>{at, at + 19, at + 3, -1});
     const array<half> out(2 * D);

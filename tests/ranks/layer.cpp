@@ -197,7 +197,7 @@ std::vector<std::string> refusals(integer R, const Body& body) {
   world ranks(static_cast<int>(R));
   ranks.run([&](lrmoe::logical::communicator& joined) {
     const int rank = joined.rank();
-    using backend = lrmoe::with_ranks<lrmoe::openmp::backend<>, lrmoe::logical::communicator>;
+    using backend = lrmoe::with_ranks<layer_test::backend, lrmoe::logical::communicator>;
     lrmoe::context<backend> context(std::move(joined));
     try {
       body(context, rank);
@@ -209,7 +209,7 @@ std::vector<std::string> refusals(integer R, const Body& body) {
   return found;
 }
 
-using many = lrmoe::with_ranks<lrmoe::openmp::backend<>, lrmoe::logical::communicator>;
+using many = lrmoe::with_ranks<layer_test::backend, lrmoe::logical::communicator>;
 constexpr integer small_T = 6, small_D = 4, small_F = 3, small_E = 4, small_K = 2;
 
 /// A call that works, to be changed by what a test is about.
@@ -221,6 +221,7 @@ struct small_call {
   float logit = 0.5f;
   double keep = 1.0;
   bool backward = true;
+  integer dx_rows = small_T;  // of the first attempt
   lrmoe::gradient_scope scope{};
   std::int64_t budget_bytes = 0;
 };
@@ -234,9 +235,10 @@ void run_small(lrmoe::context<many>& context, const small_call& with) {
     return array<float>(std::vector<double>(static_cast<std::size_t>(n), 1.0));
   };
   const auto x = ones(with.T * small_D), d_out = ones(with.T * small_D);
-  array<float> logits = ones(with.T * small_E);
-  for (std::size_t i = 0; i < logits.size(); ++i)
-    logits.data()[i] = with.logit * static_cast<float>(i % 3);
+  std::vector<double> logit_values;
+  for (integer i = 0; i < with.T * small_E; ++i)
+    logit_values.push_back(static_cast<double>(with.logit) * static_cast<double>(i % 3));
+  const array<float> logits(logit_values);
   const auto gate_up = ones(with.slots * small_D * 2 * small_F),
              down = ones(with.slots * small_F * small_D);
   const array<float> out(with.out_rows * small_D), dx(with.T * small_D), d_logits(with.T * small_E);
@@ -251,9 +253,20 @@ void run_small(lrmoe::context<many>& context, const small_call& with) {
     CHECK(out.untouched());
     throw;
   }
-  if (with.backward)
-    layer.backward(d_out.matrix(with.T, small_D), weights, dx.matrix(with.T, small_D),
+  if (!with.backward) return;
+  const auto backward = [&](integer dx_rows) {
+    layer.backward(d_out.matrix(with.T, small_D), weights, dx.matrix(dx_rows, small_D),
                    d_logits.matrix(with.T, small_E), {});
+  };
+  try {
+    backward(with.dx_rows);
+  } catch (const lrmoe::error&) {
+    // Every rank was told, so every rank may try again.
+    CHECK(dx.untouched());
+    backward(with.T);
+    CHECK_FALSE(dx.untouched());
+    throw;
+  }
 }
 
 }  // namespace
@@ -276,6 +289,9 @@ TEST_CASE(
 
   found = wrong_on_2({.budget_bytes = 100});
   for (int r : {0, 1}) CHECK(fixture::names(found[r], {"rank 2 failed", "100 bytes"}));
+
+  found = wrong_on_2({.dx_rows = small_T - 1});
+  for (int r : {0, 1}) CHECK(fixture::names(found[r], {"rank 2 failed", "dx is 5 x 4"}));
 
   for (const auto& [wrong, name] :
        {std::pair{small_call{.step = 5}, "step is '0' on ranks 0, 1, '5' on rank 2"},

@@ -11,7 +11,6 @@
 
 #include <lrmoe/exchange/collectives.hpp>
 #include <lrmoe/lrmoe.hpp>
-#include <lrmoe/openmp/backend.hpp>
 
 #include "layer_harness.hpp"
 
@@ -104,7 +103,7 @@ template <class Element, class Policies, class Communicator>
 results run(Communicator& joined, const problem& p, const std::vector<integer>& first,
             const Policies& policies, integer S, integer steps = 1, bool refused_before = false) {
   using real = lrmoe::accumulate_t<Element>;
-  using backend = lrmoe::with_ranks<lrmoe::openmp::backend<>, Communicator>;
+  using backend = lrmoe::with_ranks<layer_test::backend, Communicator>;
   const auto& shape = p.in.shape;
   const integer R = joined.size(), rank = joined.rank(), D = shape.D, F = shape.F, E = shape.E,
                 K = shape.K;
@@ -121,15 +120,16 @@ results run(Communicator& joined, const problem& p, const std::vector<integer>& 
   const array<Element> gate_up(groups * D * 2 * F), down(groups * F * D);
   const array<Element> shared_gate_up(p.in.shared_gate_up), shared_down(p.in.shared_down);
   const auto fill_slots = [&](const lrmoe::placement& placed) {
-    for (integer g = 0; g < groups; ++g) {
-      const index_type e = placed.expert_of_slot()[static_cast<std::size_t>(rank * groups + g)];
-      for (integer i = 0; i < D * 2 * F; ++i)
-        gate_up.data()[g * D * 2 * F + i] = fixture::element<Element>(
-            e < 0 ? NAN : p.in.gate_up[static_cast<std::size_t>(e * D * 2 * F + i)]);
-      for (integer i = 0; i < F * D; ++i)
-        down.data()[g * F * D + i] = fixture::element<Element>(
-            e < 0 ? NAN : p.in.down[static_cast<std::size_t>(e * F * D + i)]);
-    }
+    const auto slots = [&](const std::vector<double>& experts, integer size) {
+      std::vector<double> values(static_cast<std::size_t>(groups * size), NAN);
+      for (integer g = 0; g < groups; ++g) {
+        const index_type e = placed.expert_of_slot()[static_cast<std::size_t>(rank * groups + g)];
+        if (e >= 0) std::copy_n(experts.begin() + e * size, size, values.begin() + g * size);
+      }
+      return values;
+    };
+    gate_up.set(slots(p.in.gate_up, D * 2 * F));
+    down.set(slots(p.in.down, F * D));
   };
   fill_slots(layer.first_placement(groups));
   layer.set_weight_mover(fill_slots);
@@ -222,25 +222,27 @@ results run(Communicator& joined, const problem& p, const std::vector<integer>& 
   found.dx = place(dx.values(), D);
   found.d_logits = place(d_logits.values(), E);
   std::vector<double> own_coefficients(static_cast<std::size_t>(T * K), 0.0);
-  const auto& order = layer.last_order();
-  const auto& selected = layer.last_selection();
-  for (std::size_t m = 0; m < selected.rows.extent(0); ++m)
-    own_coefficients[static_cast<std::size_t>(order.pair_of_row(selected.rows(m)))] =
-        static_cast<double>(selected.factors(m));
+  const auto pair_of_row = fixture::host_copy(layer.last_order().pair_of_row);
+  const auto kept_rows = fixture::host_copy(layer.last_selection().rows);
+  const auto factors = fixture::host_copy(layer.last_selection().factors);
+  for (std::size_t m = 0; m < kept_rows.size(); ++m)
+    own_coefficients[static_cast<std::size_t>(
+        pair_of_row[static_cast<std::size_t>(kept_rows[m])])] = static_cast<double>(factors[m]);
   found.coefficients = place(own_coefficients, K);
   found.gate_up.assign(static_cast<std::size_t>(E * D * 2 * F), 0.0);
   found.down.assign(static_cast<std::size_t>(E * F * D), 0.0);
   const auto& placed = layer.last_placement();
-  for (integer g = 0; g < groups; ++g) {
-    const index_type e = placed.expert_of_slot()[static_cast<std::size_t>(rank * groups + g)];
-    if (e < 0) continue;
-    for (integer i = 0; i < D * 2 * F; ++i)
-      found.gate_up[static_cast<std::size_t>(e * D * 2 * F + i)] +=
-          static_cast<double>(d_gate_up.data()[g * D * 2 * F + i]);
-    for (integer i = 0; i < F * D; ++i)
-      found.down[static_cast<std::size_t>(e * F * D + i)] +=
-          static_cast<double>(d_down.data()[g * F * D + i]);
-  }
+  const auto add = [&](std::vector<double>& sums, const std::vector<double>& slots, integer size) {
+    for (integer g = 0; g < groups; ++g) {
+      const index_type e = placed.expert_of_slot()[static_cast<std::size_t>(rank * groups + g)];
+      if (e < 0) continue;
+      for (integer i = 0; i < size; ++i)
+        sums[static_cast<std::size_t>(e * size + i)] +=
+            slots[static_cast<std::size_t>(g * size + i)];
+    }
+  };
+  add(found.gate_up, d_gate_up.values(), D * 2 * F);
+  add(found.down, d_down.values(), F * D);
   std::vector<double> gathered;
   for (auto* values :
        {&found.out, &found.dx, &found.d_logits, &found.gate_up, &found.down, &found.coefficients})

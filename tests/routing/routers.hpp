@@ -28,9 +28,7 @@ struct routed {
   lrmoe::routing<Accumulate, device> views() const {
     return {experts.matrix(T, K), weights.matrix(T, K)};
   }
-  std::vector<std::int32_t> ids() const {
-    return {experts.data(), experts.data() + experts.size()};
-  }
+  std::vector<std::int32_t> ids() const { return experts.elements(); }
 };
 
 template <class Router, class Accumulate>

@@ -39,7 +39,8 @@ scored score(const Scorer& scorer, const problem& in, const lrmoe::draw_key& key
   const auto order =
       sorter.sort(space, scratch, fixture::constant(experts.matrix(in.T, in.K)), in.E);
   space.fence("lrmoe_test::order");
-  const std::pair<integer, integer> rows{0, order.offsets(static_cast<std::size_t>(in.E))};
+  const std::pair<integer, integer> rows{
+      0, fixture::host_copy(order.offsets)[static_cast<std::size_t>(in.E)]};
   lrmoe::score_pairs(
       space, scorer, key, order, fixture::constant(weights.matrix(in.T, in.K)),
       lrmoe::vector_view<const float, device>(gradient_norms.vector()),

@@ -20,8 +20,27 @@
 
 namespace fixture {
 
-using space_type = Kokkos::DefaultHostExecutionSpace;
+// In a build for a GPU the same tests run there: arrays are filled and read through copies.
+using space_type = Kokkos::DefaultExecutionSpace;
 using device = space_type::device_type;
+inline constexpr bool on_host =
+    Kokkos::SpaceAccessibility<Kokkos::HostSpace, device::memory_space>::accessible;
+
+/// A space of so many threads; a GPU has what it has.
+template <class Space = space_type>
+Space space_of_threads([[maybe_unused]] int threads) {
+  if constexpr (on_host)
+    return Space(threads);
+  else
+    return Space();
+}
+
+/// The elements of a contiguous view.
+template <class View>
+std::vector<typename View::non_const_value_type> host_copy(const View& view) {
+  const auto mirror = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), view);
+  return {mirror.data(), mirror.data() + mirror.size()};
+}
 
 template <class T>
 constexpr oracle::format format_of() {
@@ -84,42 +103,54 @@ class array {
   }
   array(const std::vector<double>& values, std::size_t misaligned_by = 0)
       : array(static_cast<oracle::integer>(values.size()), misaligned_by) {
-    for (std::size_t i = 0; i < size_; ++i) data()[i] = element<T>(values[i]);
+    fill_from([&](std::size_t i) { return element<T>(values[i]); });
   }
   template <class Integer>
   requires std::is_integral_v<Integer>
   explicit array(const std::vector<Integer>& values, std::size_t misaligned_by = 0)
       : array(static_cast<oracle::integer>(values.size()), misaligned_by) {
-    for (std::size_t i = 0; i < size_; ++i) data()[i] = static_cast<T>(values[i]);
+    fill_from([&](std::size_t i) { return static_cast<T>(values[i]); });
   }
 
   void poison() {
-    std::memset(static_cast<void*>(storage_.data()), 0xff, bytes(storage_.extent(0)));
+    Kokkos::deep_copy(
+        Kokkos::View<unsigned char*, device, Kokkos::MemoryUnmanaged>(
+            reinterpret_cast<unsigned char*>(storage_.data()), bytes(storage_.extent(0))),
+        static_cast<unsigned char>(0xff));
   }
 
-  T* data() const { return storage_.data() + first_; }
+  T* data() const requires on_host { return storage_.data() + first_; }
   std::size_t size() const { return size_; }
 
   lrmoe::vector_view<T, device> vector() const {
-    return lrmoe::vector_view<T, device>(data(), size_);
+    return lrmoe::vector_view<T, device>(first(), size_);
   }
   lrmoe::matrix_view<T, device> matrix(oracle::integer rows, oracle::integer columns) const {
-    return lrmoe::matrix_view<T, device>(data(), static_cast<std::size_t>(rows),
+    return lrmoe::matrix_view<T, device>(first(), static_cast<std::size_t>(rows),
                                          static_cast<std::size_t>(columns));
   }
   lrmoe::tensor_view<T, device> tensor(oracle::integer planes, oracle::integer rows,
                                        oracle::integer columns) const {
-    return lrmoe::tensor_view<T, device>(data(), static_cast<std::size_t>(planes),
+    return lrmoe::tensor_view<T, device>(first(), static_cast<std::size_t>(planes),
                                          static_cast<std::size_t>(rows),
                                          static_cast<std::size_t>(columns));
   }
 
+  std::vector<T> elements() const {
+    const auto host = on_the_host();
+    return {host.data() + first_, host.data() + first_ + size_};
+  }
+  void fill(T value) const { Kokkos::deep_copy(vector(), value); }
+  void set(const std::vector<double>& values) const {
+    fill_from([&](std::size_t i) { return element<T>(values[i]); });
+  }
   std::vector<double> values() const {
+    const auto host = on_the_host();
     std::vector<double> result;
-    for (std::size_t i = 0; i < size_; ++i) result.push_back(value_of(data()[i]));
+    for (std::size_t i = 0; i < size_; ++i) result.push_back(value_of(host(first_ + i)));
     return result;
   }
-  byte_string bits() const { return {data(), size_}; }
+  byte_string bits() const { return {on_the_host().data() + first_, size_}; }
   /// Whether every byte still has the poison's value.
   bool untouched() const { return poisoned(0, storage_.extent(0)); }
   /// Whether the elements before and behind the data still have.
@@ -129,9 +160,20 @@ class array {
 
  private:
   static constexpr std::size_t guard = 64;
+  T* first() const { return storage_.data() + first_; }
+  auto on_the_host() const {
+    return Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), storage_);
+  }
+  template <class ValueOf>
+  void fill_from(const ValueOf& value_of) const {
+    const auto host = on_the_host();
+    for (std::size_t i = 0; i < size_; ++i) host(first_ + i) = value_of(i);
+    Kokkos::deep_copy(storage_, host);
+  }
   static std::size_t bytes(std::size_t n) { return n * sizeof(T); }
   bool poisoned(std::size_t begin, std::size_t end) const {
-    const auto* byte = reinterpret_cast<const unsigned char*>(storage_.data());
+    const auto host = on_the_host();
+    const auto* byte = reinterpret_cast<const unsigned char*>(host.data());
     for (std::size_t i = bytes(begin); i < bytes(end); ++i)
       if (byte[i] != 0xff) return false;
     return true;

@@ -7,7 +7,11 @@
 #include <vector>
 
 #include <lrmoe/lrmoe.hpp>
+#if LRMOE_HAS_CUDA_BACKEND
+#include <lrmoe/cuda/backend.hpp>
+#else
 #include <lrmoe/openmp/backend.hpp>
+#endif
 
 #include "catch.hpp"
 #include "fixture.hpp"
@@ -20,7 +24,11 @@ using fixture::space_type;
 using lrmoe::index_type;
 using oracle::integer;
 
+#if LRMOE_HAS_CUDA_BACKEND
+using backend = lrmoe::cuda::backend<>;
+#else
 using backend = lrmoe::openmp::backend<>;
+#endif
 using any_estimator = lrmoe::any_estimator<lrmoe::pps, lrmoe::top, lrmoe::top_plus_sampled,
                                            lrmoe::uniform, lrmoe::exact>;
 
@@ -216,12 +224,13 @@ lrmoe::backward_report backward(layer_of<Policies, Element>& layer, const call<E
 template <class Layer>
 std::vector<double> coefficients(const Layer& layer, integer P) {
   std::vector<double> c(static_cast<std::size_t>(P), 0.0);
-  const auto& order = layer.last_order();
-  const auto& selection = layer.last_selection();
-  const auto M = static_cast<index_type>(layer.last_plan().pairs_kept());
-  for (index_type m = 0; m < M; ++m)
-    c[static_cast<std::size_t>(order.pair_of_row(selection.rows(m)))] =
-        static_cast<double>(selection.factors(m));
+  const auto pair_of_row = fixture::host_copy(layer.last_order().pair_of_row);
+  const auto rows = fixture::host_copy(layer.last_selection().rows);
+  const auto factors = fixture::host_copy(layer.last_selection().factors);
+  const auto M = static_cast<std::size_t>(layer.last_plan().pairs_kept());
+  for (std::size_t m = 0; m < M; ++m)
+    c[static_cast<std::size_t>(pair_of_row[static_cast<std::size_t>(rows[m])])] =
+        static_cast<double>(factors[m]);
   return c;
 }
 

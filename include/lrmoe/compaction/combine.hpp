@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
-#include <lrmoe/types.hpp>
+#include <lrmoe/detail/row_parallel.hpp>
 
 namespace lrmoe {
 
@@ -11,7 +11,8 @@ namespace lrmoe {
 ///           for all 1; base (T, D) or empty for zero; out (T, D)
 /// Numerics  sums in the accumulation type, one rounding to Element. Deterministic.
 /// Order     asynchronous on the space
-template <class ExecutionSpace, class Element, class Accumulate, class Device>
+template <class ExecutionSpace, class Element, class Accumulate, class Device,
+          class Unit = detail::translation_unit>
 void combine(const ExecutionSpace& space, const matrix_view<const Element, Device>& rows,
              const vector_view<const index_type, Device>& row_of_pair,
              const matrix_view<const Accumulate, Device>& weights,
@@ -24,28 +25,23 @@ void combine(const ExecutionSpace& space, const matrix_view<const Element, Devic
   const bool weighted = weights.extent(0) != 0;
   const bool based = base.extent(0) != 0;
   // A block of columns at a time keeps the partial sums in registers or the nearest cache.
-  constexpr std::int64_t block = 64;
-  Kokkos::parallel_for(
-      "lrmoe::combine::sum", Kokkos::RangePolicy<ExecutionSpace>(space, 0, T),
-      KOKKOS_LAMBDA(const std::int64_t t) {
-        for (std::int64_t first = 0; first < D; first += block) {
-          const std::int64_t width = Kokkos::min(block, D - first);
-          Accumulate sums[block];
-          for (std::int64_t d = 0; d < width; ++d) {
-            sums[d] = based ? static_cast<Accumulate>(base(t, first + d)) : Accumulate(0);
-          }
+  constexpr int block = detail::row_block<ExecutionSpace, Element>;
+  detail::for_each_row(
+      "lrmoe::combine::sum", space, T,
+      KOKKOS_LAMBDA(const detail::row_lanes<ExecutionSpace>& lanes, const std::int64_t t) {
+        lanes.template for_each_block<Element>(D, [&](const std::int64_t first, const int width) {
+          Accumulate sums[block] = {}, values[block];
+          if (based) detail::load_block<ExecutionSpace>(&base(t, first), width, sums);
           for (std::int64_t k = 0; k < K; ++k) {
             const index_type row = row_of_pair(t * K + k);
             if (row == no_expert) continue;
             const Accumulate weight = weighted ? weights(t, k) : Accumulate(1);
-            const Element* source = &rows(row, first);
-            for (std::int64_t d = 0; d < width; ++d) {
-              sums[d] += weight * static_cast<Accumulate>(source[d]);
-            }
+            detail::load_block<ExecutionSpace>(&rows(row, first), width, values);
+            detail::for_columns<ExecutionSpace, Element>(
+                width, [&](const int d) { sums[d] += weight * values[d]; });
           }
-          for (std::int64_t d = 0; d < width; ++d)
-            out(t, first + d) = static_cast<Element>(sums[d]);
-        }
+          detail::store_block<ExecutionSpace>(&out(t, first), width, sums);
+        });
       });
 }
 

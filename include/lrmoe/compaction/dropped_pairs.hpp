@@ -15,7 +15,8 @@ struct dropped_pairs {
 
 /// Shapes    N rows exist, of which M are kept
 /// Order     asynchronous on the space; the views live in the workspace until the call ends
-template <class ExecutionSpace, class Accumulate, class Device>
+template <class ExecutionSpace, class Accumulate, class Device,
+          class Unit = detail::translation_unit>
 dropped_pairs<Device> gather_dropped_pairs(const ExecutionSpace& space, workspace<Device>& scratch,
                                            const expert_order<Device>& order,
                                            const kept_pairs<Accumulate, Device>& kept,
@@ -28,7 +29,7 @@ dropped_pairs<Device> gather_dropped_pairs(const ExecutionSpace& space, workspac
   Kokkos::parallel_for(
       "lrmoe::dropped_pairs::offsets", Kokkos::RangePolicy<ExecutionSpace>(space, 0, E1),
       KOKKOS_LAMBDA(const std::int64_t e) {
-        dropped.offsets(e) = order.offsets(e) - kept.offsets(e);
+        dropped.offsets(e) = order.offsets(e) - kept.groups.offsets(e);
       });
   Kokkos::parallel_scan(
       "lrmoe::dropped_pairs::gather", Kokkos::RangePolicy<ExecutionSpace>(space, 0, N),
@@ -46,7 +47,8 @@ dropped_pairs<Device> gather_dropped_pairs(const ExecutionSpace& space, workspac
 /// Write the values of dropped pairs to their places.
 ///   of_pairs[t, k] = of_dropped[j],   pair t K + k in row rows[j]
 /// Order     asynchronous on the space
-template <class ExecutionSpace, class Accumulate, class Device>
+template <class ExecutionSpace, class Accumulate, class Device,
+          class Unit = detail::translation_unit>
 void spread_dropped_values(const ExecutionSpace& space, const expert_order<Device>& order,
                            const dropped_pairs<Device>& dropped,
                            const vector_view<Accumulate, Device>& of_dropped,

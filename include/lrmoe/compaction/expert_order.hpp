@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
+#include <lrmoe/detail/row_parallel.hpp>
 #include <lrmoe/memory/buffer.hpp>
 #include <lrmoe/memory/workspace.hpp>
 
@@ -30,13 +31,13 @@ class expert_sorter {
   /// Chunks of pairs count their experts, one scan turns all counts into first rows, and the chunks
   /// place their pairs: no atomics, hence the same order on every backend.
   /// Order     asynchronous on the space
-  /// Cost      E ceil(P / 1024) counters of scratch, two passes over the ids
-  template <class ExecutionSpace>
+  /// Cost      counters<ExecutionSpace>(P, E) of scratch, two passes over the ids
+  template <class ExecutionSpace, class Unit = detail::translation_unit>
   expert_order<Device> sort(const ExecutionSpace& space, workspace<Device>& scratch,
                             const matrix_view<const index_type, Device>& experts, std::int64_t E) {
     const auto P = static_cast<std::int64_t>(experts.size());
     const auto K = static_cast<index_type>(experts.extent(1));
-    constexpr std::int64_t chunk = 1024;
+    constexpr std::int64_t chunk = pairs_of_thread<ExecutionSpace>;
     const std::int64_t num_chunks = (P + chunk - 1) / chunk;
     const expert_order<Device> order{
         offsets_.template vector<index_type>(E + 1), pair_of_row_.template vector<index_type>(P),
@@ -88,12 +89,23 @@ class expert_sorter {
     return order;
   }
 
+  /// Counters that sorting P pairs of E experts takes from the workspace.
+  template <class ExecutionSpace>
+  static std::int64_t counters(std::int64_t P, std::int64_t E) {
+    constexpr std::int64_t chunk = pairs_of_thread<ExecutionSpace>;
+    return E * ((P + chunk - 1) / chunk);
+  }
+
   std::int64_t size_bytes() const {
     return offsets_.size_bytes() + pair_of_row_.size_bytes() + token_of_row_.size_bytes() +
            row_of_pair_.size_bytes();
   }
 
  private:
+  // A thread of a GPU is slow and one of thousands.
+  template <class ExecutionSpace>
+  static constexpr std::int64_t pairs_of_thread = detail::on_gpu<ExecutionSpace> ? 64 : 1024;
+
   buffer<Device> offsets_;
   buffer<Device> pair_of_row_;
   buffer<Device> token_of_row_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
-#include <lrmoe/types.hpp>
+#include <lrmoe/detail/row_parallel.hpp>
 
 namespace lrmoe {
 
@@ -9,16 +9,15 @@ namespace lrmoe {
 ///   out[i] = rows[index[i]]
 /// Shapes    rows (., columns); index (S); out (S, columns)
 /// Order     asynchronous on the space
-template <class ExecutionSpace, class Element, class Device>
+template <class ExecutionSpace, class Element, class Device, class Unit = detail::translation_unit>
 void gather_rows(const ExecutionSpace& space, const matrix_view<const Element, Device>& rows,
                  const vector_view<const index_type, Device>& index,
                  const matrix_view<Element, Device>& out) {
   const auto columns = static_cast<std::int64_t>(rows.extent(1));
-  Kokkos::parallel_for(
-      "lrmoe::gather_rows::copy", Kokkos::RangePolicy<ExecutionSpace>(space, 0, out.extent(0)),
-      KOKKOS_LAMBDA(const std::int64_t i) {
-        const Element* from = &rows(index(i), 0);
-        for (std::int64_t d = 0; d < columns; ++d) out(i, d) = from[d];
+  detail::for_each_row(
+      "lrmoe::gather_rows::copy", space, static_cast<std::int64_t>(out.extent(0)),
+      KOKKOS_LAMBDA(const detail::row_lanes<ExecutionSpace>& lanes, const std::int64_t i) {
+        lanes.copy(&rows(index(i), 0), &out(i, 0), columns);
       });
 }
 
@@ -26,16 +25,15 @@ void gather_rows(const ExecutionSpace& space, const matrix_view<const Element, D
 ///   out[index[i]] = rows[i]
 /// Shapes    rows (S, columns); index (S), no value twice; out (., columns)
 /// Order     asynchronous on the space
-template <class ExecutionSpace, class Element, class Device>
+template <class ExecutionSpace, class Element, class Device, class Unit = detail::translation_unit>
 void scatter_rows(const ExecutionSpace& space, const matrix_view<const Element, Device>& rows,
                   const vector_view<const index_type, Device>& index,
                   const matrix_view<Element, Device>& out) {
   const auto columns = static_cast<std::int64_t>(rows.extent(1));
-  Kokkos::parallel_for(
-      "lrmoe::scatter_rows::copy", Kokkos::RangePolicy<ExecutionSpace>(space, 0, rows.extent(0)),
-      KOKKOS_LAMBDA(const std::int64_t i) {
-        Element* to = &out(index(i), 0);
-        for (std::int64_t d = 0; d < columns; ++d) to[d] = rows(i, d);
+  detail::for_each_row(
+      "lrmoe::scatter_rows::copy", space, static_cast<std::int64_t>(rows.extent(0)),
+      KOKKOS_LAMBDA(const detail::row_lanes<ExecutionSpace>& lanes, const std::int64_t i) {
+        lanes.copy(&rows(i, 0), &out(index(i), 0), columns);
       });
 }
 

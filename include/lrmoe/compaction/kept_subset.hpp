@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
-#include <lrmoe/types.hpp>
+#include <lrmoe/experts/row_groups.hpp>
 
 namespace lrmoe {
 
@@ -9,11 +9,11 @@ namespace lrmoe {
 /// then empty), or S drawn among them.
 template <class Device>
 struct kept_subset {
-  std::int64_t size = 0;                          // S
-  vector_view<const index_type, Device> offsets;  // (E+1)
-  vector_view<const index_type, Device> rows;     // (S)  position among the kept rows, ascending
-  vector_view<const index_type, Device> tokens;   // (S)  their tokens
-  vector_view<const float, Device> factors;       // (S)  factor of the second draw
+  std::int64_t size = 0;                         // S
+  row_groups<Device> groups;                     // E
+  vector_view<const index_type, Device> rows;    // (S)  position among the kept rows, ascending
+  vector_view<const index_type, Device> tokens;  // (S)  their tokens
+  vector_view<const float, Device> factors;      // (S)  factor of the second draw
 
   bool all() const { return factors.extent(0) == 0; }
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
-#include <lrmoe/types.hpp>
+#include <lrmoe/detail/row_parallel.hpp>
 
 namespace lrmoe {
 
@@ -10,22 +10,27 @@ namespace lrmoe {
 /// Shapes    matrix (., columns); index (S), distinct, or empty for i itself; factors (S)
 /// Numerics  product in the accumulation type, one rounding to Element
 /// Order     asynchronous on the space
-template <class ExecutionSpace, class Element, class Device>
+template <class ExecutionSpace, class Element, class Device, class Unit = detail::translation_unit>
 void scale_rows(const ExecutionSpace& space, const matrix_view<Element, Device>& matrix,
                 const vector_view<const index_type, Device>& index,
                 const vector_view<const float, Device>& factors) {
   using real = accumulate_t<Element>;
   const auto columns = static_cast<std::int64_t>(matrix.extent(1));
   const bool indexed = index.extent(0) != 0;
-  Kokkos::parallel_for(
-      "lrmoe::scale_rows::multiply",
-      Kokkos::RangePolicy<ExecutionSpace>(space, 0, factors.extent(0)),
-      KOKKOS_LAMBDA(const std::int64_t i) {
-        const std::int64_t row = indexed ? index(i) : i;
+  constexpr int block = detail::row_block<ExecutionSpace, Element>;
+  detail::for_each_row(
+      "lrmoe::scale_rows::multiply", space, static_cast<std::int64_t>(factors.extent(0)),
+      KOKKOS_LAMBDA(const detail::row_lanes<ExecutionSpace>& lanes, const std::int64_t i) {
+        Element* row = &matrix(indexed ? index(i) : i, 0);
         const auto factor = static_cast<real>(factors(i));
-        for (std::int64_t d = 0; d < columns; ++d) {
-          matrix(row, d) = static_cast<Element>(static_cast<real>(matrix(row, d)) * factor);
-        }
+        lanes.template for_each_block<Element>(
+            columns, [&](const std::int64_t first, const int width) {
+              real values[block];
+              detail::load_block<ExecutionSpace>(row + first, width, values);
+              detail::for_columns<ExecutionSpace, Element>(
+                  width, [&](const int d) { values[d] *= factor; });
+              detail::store_block<ExecutionSpace>(row + first, width, values);
+            });
       });
 }
 

@@ -13,7 +13,7 @@ namespace lrmoe {
 namespace detail {
 
 /// Move the rows of an order by blocks: row i of `to` is row blocks.other(i) of `from`.
-template <class ExecutionSpace, class Device>
+template <class ExecutionSpace, class Device, class Unit = detail::translation_unit>
 void reorder_rows(const ExecutionSpace& space, const device_blocks<Device>& blocks, std::int64_t N,
                   const expert_order<Device>& from, const expert_order<Device>& to) {
   Kokkos::parallel_for(

@@ -10,7 +10,7 @@ namespace lrmoe {
 /// Shapes    offsets (E+1); sizes (P) by row; histogram (E, size_bins::count), overwritten
 /// Space     one team an expert; counts are integers, so their order does not matter
 /// Order     asynchronous on the space. Deterministic.
-template <class ExecutionSpace, class Device>
+template <class ExecutionSpace, class Device, class Unit = detail::translation_unit>
 void size_histogram(const ExecutionSpace& space,
                     const vector_view<const index_type, Device>& offsets,
                     const vector_view<const float, Device>& sizes,

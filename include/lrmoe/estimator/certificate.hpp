@@ -14,6 +14,9 @@ struct certificate {
   double bias_bound = 0;       ///< sum over unreachable rows of sqrt(score) >= norm of the bias
   std::int64_t nonfinite = 0;  ///< rows whose score is NaN or infinite; left out of the sums
 
+  certificate() = default;
+  // Kokkos' team reductions start from the literal 0.
+  KOKKOS_FUNCTION explicit certificate(int /*zero*/) {}
   KOKKOS_FUNCTION certificate& operator+=(const certificate& other) {
     score_total += other.score_total;
     score_kept += other.score_kept;
@@ -34,35 +37,49 @@ struct certificate {
 /// uniform without scaling), so that it bounds the error of this very draw; and rows of an expert
 /// whose quota is 0, which no unbiased rule can reach either.
 /// Shapes    contributions, kept.inclusion (P) by row: sqrt of score and probability
-/// Order     asynchronous on the space. Deterministic: one thread a segment, in row order, double.
-template <class ExecutionSpace, class Device>
+/// Numerics  sums in double, in an order that the extents fix: deterministic
+/// Order     asynchronous on the space; one team a segment
+template <class ExecutionSpace, class Device, class Unit = detail::translation_unit>
 void certify(const ExecutionSpace& space, const segments<Device>& rows,
              const vector_view<const float, Device>& contributions, const selection<Device>& kept,
              const vector_view<certificate, Device>& of_expert) {
+  using team_policy = Kokkos::TeamPolicy<ExecutionSpace>;
+  using team_member = typename team_policy::member_type;
   Kokkos::parallel_for(
-      "lrmoe::certificate::sum", Kokkos::RangePolicy<ExecutionSpace>(space, 0, of_expert.extent(0)),
-      KOKKOS_LAMBDA(const std::int64_t e) {
-        certificate sum;
-        for (index_type r = rows.offsets(e); r < rows.offsets(e + 1); ++r) {
-          const double root = contributions(r);
-          if (!Kokkos::isfinite(root)) {
-            ++sum.nonfinite;
-            continue;
-          }
-          const double score = root * root;
-          const double probability = kept.inclusion(r);
-          sum.score_total += score;
-          if (probability > 0.0) {
-            sum.added_variance += (1.0 / probability - 1.0) * score;
-          } else {
-            sum.bias_bound += root;
-          }
-        }
-        for (index_type m = rows.kept_offsets(e); m < rows.kept_offsets(e + 1); ++m) {
-          const double root = contributions(kept.rows(m));
-          if (Kokkos::isfinite(root)) sum.score_kept += root * root;
-        }
-        of_expert(e) = sum;
+      "lrmoe::certificate::sum",
+      team_policy(space, static_cast<int>(of_expert.extent(0)), Kokkos::AUTO),
+      KOKKOS_LAMBDA(const team_member& team) {
+        const int e = team.league_rank();
+        certificate sum, of_kept;
+        Kokkos::parallel_reduce(
+            Kokkos::TeamThreadRange(team, rows.offsets(e), rows.offsets(e + 1)),
+            [&](const index_type r, certificate& part) {
+              const double root = contributions(r);
+              if (!Kokkos::isfinite(root)) {
+                ++part.nonfinite;
+                return;
+              }
+              const double score = root * root;
+              const double probability = kept.inclusion(r);
+              part.score_total += score;
+              if (probability > 0.0) {
+                part.added_variance += (1.0 / probability - 1.0) * score;
+              } else {
+                part.bias_bound += root;
+              }
+            },
+            sum);
+        Kokkos::parallel_reduce(
+            Kokkos::TeamThreadRange(team, rows.kept_offsets(e), rows.kept_offsets(e + 1)),
+            [&](const index_type m, certificate& part) {
+              const double root = contributions(kept.rows(m));
+              if (Kokkos::isfinite(root)) part.score_kept += root * root;
+            },
+            of_kept);
+        Kokkos::single(Kokkos::PerTeam(team), [&] {
+          sum.score_kept = of_kept.score_kept;
+          of_expert(e) = sum;
+        });
       });
 }
 

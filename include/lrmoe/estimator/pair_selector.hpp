@@ -103,7 +103,7 @@ class pair_selector {
     if (kept_dx() == kept()) return everyone();
     key.phase = 1;
     return draw_subset(space, scratch, "pair_selector::dx_tokens", policy, key, kept_of_call,
-                       gather_sizes(space, scratch), dx_.device_offsets, dx_.selected);
+                       gather_sizes(space, scratch), dx_.groups(), dx_.selected);
   }
 
   /// The kept pairs that enter dW likewise; certificates then count both draws.
@@ -115,7 +115,7 @@ class pair_selector {
     key.phase = 2;
     const auto sizes = gather_sizes(space, scratch);
     const auto subset = draw_subset(space, scratch, "pair_selector::dw_tokens", policy, key,
-                                    kept_of_call, sizes, dw_.device_offsets, dw_.selected);
+                                    kept_of_call, sizes, dw_.groups(), dw_.selected);
     const auto again =
         scratch["pair_selector::certificates"].template vector<certificate>(of_expert_.extent(0));
     lrmoe::certify(space, segments<Device>{kept_offsets_, dw_.device_offsets},
@@ -124,7 +124,7 @@ class pair_selector {
     return subset;
   }
 
-  indices kept_offsets() const { return kept_offsets_; }
+  row_groups<Device> kept_groups() const { return {kept_offsets_, host_offsets_}; }
   const selection<Device>& selected() const { return selected_; }
   /// The second draws; their rows are positions among the kept pairs. Meaningful where fewer are kept.
   const selection<Device>& selected_for_dx() const { return dx_.selected; }
@@ -158,6 +158,8 @@ class pair_selector {
              inclusion.size_bytes();
     }
 
+    row_groups<Device> groups() const { return {device_offsets, host_offsets}; }
+
     buffer<Device> offsets, rows, factors, inclusion;
     std::vector<index_type> host_offsets{0};
     indices device_offsets;
@@ -175,7 +177,7 @@ class pair_selector {
   }
 
   segments<Device> drawn_from() const { return {rows_of_expert_, kept_offsets_}; }
-  kept_subset<Device> everyone() const { return {kept(), kept_offsets_, {}, {}, {}}; }
+  kept_subset<Device> everyone() const { return {kept(), kept_groups(), {}, {}, {}}; }
 
   template <class ExecutionSpace>
   kept_sizes<Device> gather_sizes(const ExecutionSpace& space, workspace<Device>& scratch) const {

@@ -79,7 +79,7 @@ struct pps {
             " is neither pps_order::rows (0) nor pps_order::shuffled (1): choose one of them");
   }
 
-  template <class ExecutionSpace, class Device>
+  template <class ExecutionSpace, class Device, class Unit = detail::translation_unit>
   void select(const ExecutionSpace& space, const segments<Device>& rows,
               const vector_view<const float, Device>& sizes, const draw_key& key,
               const selection<Device>& kept) const {
@@ -162,17 +162,21 @@ struct pps {
               key.words(draw_seed, one_start ? 0 : static_cast<std::uint32_t>(e));
           const std::uint64_t start = random.word[0];
           const detail::permutation shuffle(L, random);
-          Kokkos::parallel_scan(
-              all_rows, [&](const index_type visit, detail::split_sum& running, const bool final) {
-                const index_type i = shuffled ? shuffle(visit) : visit;
-                const detail::split_sum before = running;
-                const std::uint64_t size = size_of(i);
+          detail::scan_rows(
+              team, L,
+              [&](const index_type visit) {
+                const std::uint64_t size = size_of(shuffled ? shuffle(visit) : visit);
+                detail::split_sum value;
                 if (is_certain(size)) {
-                  ++running.certain;
+                  value.certain = 1;
                 } else {
-                  running.open += size;
+                  value.open = size;
                 }
-                if (!final) return;
+                return value;
+              },
+              [&](const index_type visit, const detail::split_sum& before,
+                  const detail::split_sum& running) {
+                const index_type i = shuffled ? shuffle(visit) : visit;
                 const std::uint64_t low = detail::inclusion_units(before, open_quota, open_total);
                 const std::uint64_t high = detail::inclusion_units(running, open_quota, open_total);
                 const auto probability = static_cast<float>(high - low) * 0x1p-32F;

@@ -16,7 +16,8 @@ namespace lrmoe {
 /// A radix search finds the q-th largest key; one scan then writes the rows in order.
 /// Space     one team a segment, 1 KiB of team scratch
 /// Order     asynchronous on the space. Deterministic.
-template <class ExecutionSpace, class Device, class KeyOf, class FactorOf, class InclusionOf>
+template <class ExecutionSpace, class Device, class KeyOf, class FactorOf, class InclusionOf,
+          class Unit = detail::translation_unit>
 void select_largest(const std::string& label, const ExecutionSpace& space,
                     const segments<Device>& rows, const KeyOf& key_of, const FactorOf& factor_of,
                     const InclusionOf& inclusion_of, const selection<Device>& kept) {

@@ -11,7 +11,7 @@ struct split_sum {
   std::uint64_t certain = 0;
   std::uint64_t open = 0;
 
-  // Kokkos' team scan starts from the literal 0.
+  // Kokkos' team reductions start from the literal 0.
   KOKKOS_FUNCTION split_sum(int /*zero*/ = 0) {}
   KOKKOS_FUNCTION split_sum& operator+=(const split_sum& other) {
     certain += other.certain;

@@ -39,7 +39,7 @@ struct top_plus_sampled {
     return Kokkos::min(static_cast<index_type>(Kokkos::ceil(exact)), q - 1);
   }
 
-  template <class ExecutionSpace, class Device>
+  template <class ExecutionSpace, class Device, class Unit = detail::translation_unit>
   void select(const ExecutionSpace& space, const segments<Device>& rows,
               const vector_view<const float, Device>& sizes, const draw_key& key,
               const selection<Device>& kept) const {

@@ -16,7 +16,7 @@ struct uniform {
   bool unbiased() const { return scaled; }
   static constexpr void validate() {}
 
-  template <class ExecutionSpace, class Device>
+  template <class ExecutionSpace, class Device, class Unit = detail::translation_unit>
   void select(const ExecutionSpace& space, const segments<Device>& rows,
               const vector_view<const float, Device>& /*sizes*/, const draw_key& key,
               const selection<Device>& kept) const {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
-#include <lrmoe/types.hpp>
+#include <lrmoe/detail/row_parallel.hpp>
 
 namespace lrmoe {
 
@@ -24,9 +24,9 @@ struct variance_estimate {
 /// Shapes    scaled_rows (., columns): c z; index (S) rows to take, or empty for the first S; c (S);
 ///           norms (.) of the other factor of an outer product, at tokens (S) or, empty, in order; norms
 ///           empty for 1; terms (S)
-/// Numerics  a row's squares in the accumulation type, serially, the rest in double: deterministic
+/// Numerics  a row's squares in the accumulation type, in a fixed order, the rest in double: deterministic
 /// Order     asynchronous on the space
-template <class ExecutionSpace, class Element, class Device>
+template <class ExecutionSpace, class Element, class Device, class Unit = detail::translation_unit>
 void variance_terms(const ExecutionSpace& space,
                     const matrix_view<const Element, Device>& scaled_rows,
                     const vector_view<const index_type, Device>& index,
@@ -38,49 +38,51 @@ void variance_terms(const ExecutionSpace& space,
   const bool indexed = index.extent(0) != 0;
   const bool outer = norms.extent(0) != 0;
   const bool by_token = tokens.extent(0) != 0;
-  Kokkos::parallel_for(
-      "lrmoe::variance_estimate::terms",
-      Kokkos::RangePolicy<ExecutionSpace>(space, 0, terms.extent(0)),
-      KOKKOS_LAMBDA(const std::int64_t i) {
+  detail::for_each_row(
+      "lrmoe::variance_estimate::terms", space, static_cast<std::int64_t>(terms.extent(0)),
+      KOKKOS_LAMBDA(const detail::row_lanes<ExecutionSpace>& lanes, const std::int64_t i) {
         const double factor = c(i);
-        if (factor <= 1.0) {
-          terms(i) = 0.0;
-          return;
+        double term = 0.0;
+        if (factor > 1.0) {
+          const auto squares = lanes.sum_squares(&scaled_rows(indexed ? index(i) : i, 0), columns);
+          const double other = outer ? static_cast<double>(norms(by_token ? tokens(i) : i)) : 1.0;
+          term = (1.0 - 1.0 / factor) * static_cast<double>(squares) * other * other;
         }
-        accumulate_t<Element> squares = 0;
-        const Element* row = &scaled_rows(indexed ? index(i) : i, 0);
-        for (std::int64_t d = 0; d < columns; ++d) {
-          const auto value = static_cast<accumulate_t<Element>>(row[d]);
-          squares += value * value;
-        }
-        const double other = outer ? static_cast<double>(norms(by_token ? tokens(i) : i)) : 1.0;
-        terms(i) = (1.0 - 1.0 / factor) * static_cast<double>(squares) * other * other;
+        lanes.once([&] { terms(i) = term; });
       });
 }
 
 /// Total of terms (S) into *total; overwrites terms.
-/// Numerics  chunks of fixed length, each in order, then their sums in order: deterministic
+/// Numerics  chunks of fixed length, each by a team, then their sums: deterministic
 /// Order     asynchronous on the space
-template <class ExecutionSpace, class Device>
+template <class ExecutionSpace, class Device, class Unit = detail::translation_unit>
 void sum_terms(const ExecutionSpace& space, const vector_view<double, Device>& terms,
                double* total) {
   constexpr std::int64_t chunk = 1024;
   const auto count = static_cast<std::int64_t>(terms.extent(0));
   const std::int64_t chunks = (count + chunk - 1) / chunk;
+  using team_policy = Kokkos::TeamPolicy<ExecutionSpace>;
+  using team_member = typename team_policy::member_type;
   Kokkos::parallel_for(
-      "lrmoe::variance_estimate::sum_chunk", Kokkos::RangePolicy<ExecutionSpace>(space, 0, chunks),
-      KOKKOS_LAMBDA(const std::int64_t i) {
+      "lrmoe::variance_estimate::sum_chunk",
+      team_policy(space, static_cast<int>(chunks), Kokkos::AUTO),
+      KOKKOS_LAMBDA(const team_member& team) {
+        const std::int64_t begin = team.league_rank() * chunk;
         double sum = 0;
-        const std::int64_t end = Kokkos::min(count, (i + 1) * chunk);
-        for (std::int64_t j = i * chunk; j < end; ++j) sum += terms(j);
-        terms(i * chunk) = sum;
+        Kokkos::parallel_reduce(
+            Kokkos::TeamThreadRange(team, begin, Kokkos::min(count, begin + chunk)),
+            [&](const std::int64_t j, double& part) { part += terms(j); }, sum);
+        team.team_barrier();
+        Kokkos::single(Kokkos::PerTeam(team), [&] { terms(begin) = sum; });
       });
   Kokkos::parallel_for(
-      "lrmoe::variance_estimate::sum", Kokkos::RangePolicy<ExecutionSpace>(space, 0, 1),
-      KOKKOS_LAMBDA(const int) {
+      "lrmoe::variance_estimate::sum", team_policy(space, 1, Kokkos::AUTO),
+      KOKKOS_LAMBDA(const team_member& team) {
         double sum = 0;
-        for (std::int64_t i = 0; i < chunks; ++i) sum += terms(i * chunk);
-        *total = sum;
+        Kokkos::parallel_reduce(
+            Kokkos::TeamThreadRange(team, chunks),
+            [&](const std::int64_t i, double& part) { part += terms(i * chunk); }, sum);
+        Kokkos::single(Kokkos::PerTeam(team), [&] { *total = sum; });
       });
 }
 

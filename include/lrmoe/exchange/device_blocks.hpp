@@ -35,7 +35,7 @@ struct device_blocks {
 
 /// index[i] = where row i of the `to` order is in the `from` order, for the first blocks.rows() entries.
 /// Order     asynchronous on the space
-template <class ExecutionSpace, class Device>
+template <class ExecutionSpace, class Device, class Unit = detail::translation_unit>
 void fill_index(const ExecutionSpace& space, const device_blocks<Device>& blocks, std::int64_t rows,
                 const vector_view<index_type, Device>& index) {
   Kokkos::parallel_for(

@@ -26,9 +26,9 @@ namespace lrmoe {
 /// Rows that the experts of this rank compute in forward.
 template <class Element, class Device>
 struct arrived_rows {
-  std::int64_t size = 0;                          // N_here
-  gathered_rows<Element, Device> x;               // (N_here, D)
-  vector_view<const index_type, Device> offsets;  // (S+1)
+  std::int64_t size = 0;             // N_here
+  gathered_rows<Element, Device> x;  // (N_here, D)
+  row_groups<Device> groups;         // S slots
 };
 
 /// Kept rows that the experts of this rank compute in backward.
@@ -37,7 +37,7 @@ struct arrived_kept {
   std::int64_t size = 0;                      // M_here
   gathered_rows<Element, Device> x;           // (M_here, D)
   vector_view<const index_type, Device> pre;  // (M_here) row of saved g and u, or empty: as it is
-  vector_view<const index_type, Device> offsets;             // (S+1)
+  row_groups<Device> groups;                  // S slots
   vector_view<const accumulate_t<Element>, Device> weights;  // (M_here)
   vector_view<const float, Device> factors;                  // (M_here)
 };
@@ -140,9 +140,10 @@ class row_exchange {
   }
 
   /// Send the rows of x to the experts.
-  /// Shapes    x (T, D); order of N rows by segment
+  /// Shapes    x (T, D); order of N rows by segment; groups: those of a rank that is alone
   arrived_rows<Element, device_type> dispatch(const const_matrix& x,
                                               const expert_order<device_type>& order,
+                                              const row_groups<device_type>& groups,
                                               std::int64_t N) {
     if constexpr (may_exchange) {
       if (!alone()) {
@@ -155,10 +156,10 @@ class row_exchange {
         fill_index(space, arrival_, here, arrived_);
         // Rows that move in later keep the place where they arrive.
         detail::continue_index(space, here, arrived_);
-        return {here, {x_, arrived_}, groups_};
+        return {here, {x_, arrived_}, {groups_, layout_.groups}};
       }
     }
-    return {N, {x, order.token_of_row}, order.offsets};
+    return {N, {x, order.token_of_row}, groups};
   }
 
   /// Bring y, and with a backward to come ||h||, back to the tokens' ranks.
@@ -223,7 +224,7 @@ class row_exchange {
     return {static_cast<std::int64_t>(kept.tokens.extent(0)),
             {x, kept.tokens},
             selected.rows,
-            kept.offsets,
+            kept.groups,
             kept.weights,
             selected.factors};
   }
@@ -251,7 +252,7 @@ class row_exchange {
     return {static_cast<std::int64_t>(kept.tokens.extent(0)),
             {x, kept.tokens},
             {},
-            kept.offsets,
+            kept.groups,
             kept.weights,
             selected.factors};
   }
@@ -386,11 +387,17 @@ class row_exchange {
     detail::locate_kept(context_.space, kept_arrival_, layout_.rows_here(),
                         vector_view<const header, device_type>(headers("arrived_headers", M)),
                         indices(arrived_), arriving_weights_, arriving_factors_, pre_rows, x_rows);
-    return {M, {x_, x_rows}, pre_rows, kept_groups_, arriving_weights_, arriving_factors_};
+    return {M,
+            {x_, x_rows},
+            pre_rows,
+            {kept_groups_, layout_.kept_groups},
+            arriving_weights_,
+            arriving_factors_};
   }
 
   arrived_kept<Element, device_type> packed_kept() const {
-    return {layout_.kept_here(), {kept_x_}, {}, kept_groups_, arriving_weights_, arriving_factors_};
+    return {layout_.kept_here(), {kept_x_},        {}, {kept_groups_, layout_.kept_groups},
+            arriving_weights_,   arriving_factors_};
   }
 
   /// All blocks in one buffer, so that one copy brings them to the device.

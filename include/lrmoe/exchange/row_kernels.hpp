@@ -18,7 +18,7 @@ struct kept_header {
 namespace detail {
 
 /// index[i] = i from `first` on.
-template <class ExecutionSpace, class Device>
+template <class ExecutionSpace, class Device, class Unit = detail::translation_unit>
 void continue_index(const ExecutionSpace& space, std::int64_t first,
                     const vector_view<index_type, Device>& index) {
   Kokkos::parallel_for(
@@ -28,7 +28,7 @@ void continue_index(const ExecutionSpace& space, std::int64_t first,
 }
 
 /// out[index[i]] = values[i]
-template <class ExecutionSpace, class T, class Device>
+template <class ExecutionSpace, class T, class Device, class Unit = detail::translation_unit>
 void scatter_values(const ExecutionSpace& space, const vector_view<const T, Device>& values,
                     const vector_view<const index_type, Device>& index,
                     const vector_view<T, Device>& out) {
@@ -39,7 +39,7 @@ void scatter_values(const ExecutionSpace& space, const vector_view<const T, Devi
 }
 
 /// Rows and factors of a selection in another order of its blocks.
-template <class ExecutionSpace, class Device>
+template <class ExecutionSpace, class Device, class Unit = detail::translation_unit>
 void reorder_selection(const ExecutionSpace& space, const device_blocks<Device>& blocks,
                        const selection<Device>& from, const selection<Device>& to) {
   Kokkos::parallel_for(
@@ -54,7 +54,7 @@ void reorder_selection(const ExecutionSpace& space, const device_blocks<Device>&
 }
 
 /// Shapes    offsets (H+1) of a source's segments; rows, factors, weights and headers (M)
-template <class ExecutionSpace, class Real, class Device>
+template <class ExecutionSpace, class Real, class Device, class Unit = detail::translation_unit>
 void fill_headers(const ExecutionSpace& space, const vector_view<const index_type, Device>& offsets,
                   const selection<Device>& kept, const vector_view<Real, Device>& weights,
                   const vector_view<kept_header<Real>, Device>& headers) {
@@ -68,7 +68,7 @@ void fill_headers(const ExecutionSpace& space, const vector_view<const index_typ
 }
 
 /// Positions, in their segments, of the selected rows that blocks name.
-template <class ExecutionSpace, class Device>
+template <class ExecutionSpace, class Device, class Unit = detail::translation_unit>
 void fill_list(const ExecutionSpace& space, const vector_view<const index_type, Device>& offsets,
                const device_blocks<Device>& named, const selection<Device>& selected,
                const vector_view<index_type, Device>& list) {
@@ -82,7 +82,7 @@ void fill_list(const ExecutionSpace& space, const vector_view<const index_type, 
 }
 
 /// Rows, in expert order, of the positions in a list that arrived.
-template <class ExecutionSpace, class Device>
+template <class ExecutionSpace, class Device, class Unit = detail::translation_unit>
 void find_listed(const ExecutionSpace& space, const device_blocks<Device>& blocks,
                  const vector_view<const index_type, Device>& list,
                  const vector_view<index_type, Device>& rows) {
@@ -96,7 +96,7 @@ void find_listed(const ExecutionSpace& space, const device_blocks<Device>& block
 }
 
 /// index[i] = map[index[i]]
-template <class ExecutionSpace, class Device>
+template <class ExecutionSpace, class Device, class Unit = detail::translation_unit>
 void map_index(const ExecutionSpace& space, const vector_view<const index_type, Device>& map,
                const vector_view<index_type, Device>& index) {
   Kokkos::parallel_for(
@@ -108,7 +108,7 @@ void map_index(const ExecutionSpace& space, const vector_view<const index_type, 
 /// their x.
 /// Shapes    headers (M_here) in arrival order; arrived: row of x of each row of forward, of `here` rows and
 ///           of those that moved in behind them; all others (M_here)
-template <class ExecutionSpace, class Real, class Device>
+template <class ExecutionSpace, class Real, class Device, class Unit = detail::translation_unit>
 void locate_kept(const ExecutionSpace& space, const device_blocks<Device>& blocks,
                  std::int64_t here, const vector_view<const kept_header<Real>, Device>& headers,
                  const vector_view<const index_type, Device>& arrived,

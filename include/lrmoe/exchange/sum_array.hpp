@@ -12,7 +12,7 @@ namespace detail {
 
 /// parts[0][i] = sum_r parts[r][i], in ascending order of r.
 /// Shapes    parts (R, size)
-template <class ExecutionSpace, class T, class Device>
+template <class ExecutionSpace, class T, class Device, class Unit = detail::translation_unit>
 void add_parts(const ExecutionSpace& space, const vector_view<T, Device>& parts, std::int64_t size,
                std::int64_t R) {
   Kokkos::parallel_for(

@@ -2,12 +2,13 @@
 #pragma once
 
 #include <concepts>
+#include <span>
 
-#include <lrmoe/types.hpp>
+#include <lrmoe/experts/expert_work.hpp>
+#include <lrmoe/experts/row_groups.hpp>
 
 /// The expert operations are what a backend computes: the matrix products of the experts together
-/// with the row work that can be fused into them. Rows are grouped by expert: group g owns rows
-/// offsets(g) .. offsets(g+1) of every row argument, and offsets live in device memory.
+/// with the row work that can be fused into them. Rows are grouped by expert (row_groups).
 ///
 ///   gate_up           g, u = x [W_gate W_up];  h = silu(g) u;  norms = ||h||
 ///   down              y = h W_down
@@ -17,8 +18,8 @@
 ///   weight_gradient   dW += left^T right
 ///
 /// Row arguments marked "gathered" are read through an index, so that a fused backend need not
-/// build what a simple one copies. Rows past offsets(G) are neither read nor written. Each operation is
-/// asynchronous on the space, deterministic, and returns what its products cost.
+/// build what a simple one copies. Rows outside the groups are neither read nor written. Each operation
+/// is asynchronous on the space, deterministic, and returns what its products cost.
 /// Element types may be float, double and bfloat16; products and sums are kept in accumulate_t, and
 /// a value is rounded once when it is stored.
 namespace lrmoe {
@@ -34,10 +35,10 @@ struct gathered_rows {
 /// Kept rows of SwiGLU experts and what backward needs of them.
 template <class Element, class Device>
 struct swiglu_kept_rows {
-  gathered_rows<Element, Device> x;               // (M, D) inputs
-  gathered_rows<Element, Device> pre;             // (M, 2F) saved g and u
-  gathered_rows<Element, Device> d_out;           // (M, D) unscaled dO of the row's token
-  vector_view<const index_type, Device> offsets;  // (G+1)
+  gathered_rows<Element, Device> x;      // (M, D) inputs
+  gathered_rows<Element, Device> pre;    // (M, 2F) saved g and u
+  gathered_rows<Element, Device> d_out;  // (M, D) unscaled dO of the row's token
+  row_groups<Device> groups;
   vector_view<const accumulate_t<Element>, Device> weights;  // (M) w, or empty for 1
   vector_view<const float, Device> factors;                  // (M) c, or empty for 1
 };
@@ -57,35 +58,33 @@ struct product_cost {
 };
 
 /// The signatures, for one element type. Shapes are given where a backend implements them
-/// (lrmoe/openmp/experts/operations.hpp). Scratch comes from the workspace and is largest in gate_up, so
-/// that backward, once gradients have been added to, allocates nothing; scratch_bytes<Element>(space, D, F)
-/// states it.
+/// (lrmoe/openmp/experts/operations.hpp, lrmoe/experts/composed_operations.hpp). Scratch comes from the
+/// workspace: reserve<Element>(space, works) takes it for a whole call, so that backward, once gradients
+/// have been added to, allocates nothing, and scratch_bytes<Element>(space, works) states it.
+/// `gathers` tells whether inputs are read through their index in place; where they are copied first,
+/// callers copy once what two operations read.
 template <class Operations, class ExecutionSpace, class Device, class Element>
-concept expert_operations = requires(Operations& operations, const ExecutionSpace& space,
-                                     const gathered_rows<Element, Device>& rows,
-                                     const swiglu_kept_rows<Element, Device>& kept,
-                                     const vector_view<const index_type, Device>& offsets,
-                                     const tensor_view<const Element, Device>& weights,
-                                     const tensor_view<accumulate_t<Element>, Device>& gradient,
-                                     const matrix_view<Element, Device>& matrix,
-                                     const vector_view<float, Device>& norms,
-                                     const vector_view<accumulate_t<Element>, Device>& d_weights) {
+concept expert_operations = requires(
+    Operations& operations, const ExecutionSpace& space, const gathered_rows<Element, Device>& rows,
+    const swiglu_kept_rows<Element, Device>& kept, const row_groups<Device>& groups,
+    std::span<const expert_work> works, const tensor_view<const Element, Device>& weights,
+    const tensor_view<accumulate_t<Element>, Device>& gradient,
+    const matrix_view<Element, Device>& matrix, const vector_view<float, Device>& norms,
+    const vector_view<accumulate_t<Element>, Device>& d_weights) {
   {
-    operations.gate_up(space, rows, offsets, weights, matrix, matrix, norms)
+    operations.gate_up(space, rows, groups, weights, matrix, matrix, norms)
     } -> std::same_as<product_cost>;
-  { operations.down(space, rows, offsets, weights, matrix) } -> std::same_as<product_cost>;
+  { operations.down(space, rows, groups, weights, matrix) } -> std::same_as<product_cost>;
   {
     operations.down_backward(space, kept, weights, matrix, matrix, d_weights)
     } -> std::same_as<product_cost>;
   {
-    operations.gate_up_backward(space, rows, offsets, weights, matrix)
+    operations.gate_up_backward(space, rows, groups, weights, matrix)
     } -> std::same_as<product_cost>;
-  {
-    operations.weight_gradient(space, rows, rows, offsets, gradient)
-    } -> std::same_as<product_cost>;
-  {
-    Operations::template scratch_bytes<Element>(space, std::int64_t{}, std::int64_t{})
-    } -> std::same_as<std::int64_t>;
+  { operations.weight_gradient(space, rows, rows, groups, gradient) } -> std::same_as<product_cost>;
+  { Operations::template scratch_bytes<Element>(space, works) } -> std::same_as<std::int64_t>;
+  operations.template reserve<Element>(space, works);
+  { Operations::gathers } -> std::convertible_to<bool>;
 };
 
 }  // namespace lrmoe

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
+#include <lrmoe/compaction/gather_rows.hpp>
 #include <lrmoe/compaction/kept_subset.hpp>
 #include <lrmoe/compaction/scale_rows.hpp>
 #include <lrmoe/context.hpp>
@@ -16,42 +17,58 @@ struct swiglu_experts {
   using rows_type = gathered_rows<Element, device_type>;
   using kept_type = swiglu_kept_rows<Element, device_type>;
   using subset = kept_subset<device_type>;
-  using offsets_type = vector_view<const index_type, device_type>;
+  using groups_type = row_groups<device_type>;
   using matrix = matrix_view<Element, device_type>;
   using weights = tensor_view<const Element, device_type>;
   using gradient = tensor_view<real, device_type>;
+  static constexpr bool gathers = Backend::expert_operations::gathers;
 
   /// Complete forward of all rows.
   ///   y_r = (silu(x_r W_gate) (x_r W_up)) W_down
-  /// Shapes    x (N, D) gathered; offsets (G+1); gate_up (G, D, 2F); down (G, F, D); pre (N, 2F)
+  /// Shapes    x (N, D) gathered, in G groups; gate_up (G, D, 2F); down (G, F, D); pre (N, 2F)
   ///           receives g and u, or is empty when no backward follows; norms (N) receives ||h||, or
   ///           is empty; y (N, D)
   /// Space     scratch of N F elements
-  static void forward(context<Backend>& on, const rows_type& x, const offsets_type& offsets,
+  static void forward(context<Backend>& on, const rows_type& x, const groups_type& groups,
                       const weights& gate_up, const weights& down, const matrix& pre,
                       const vector_view<float, device_type>& norms, const matrix& y) {
     const matrix h =
         on.scratch["swiglu::hidden"].template matrix<Element>(y.extent(0), down.extent(1));
-    on.operations.gate_up(on.space, x, offsets, gate_up, pre, h, norms);
-    on.operations.down(on.space, rows_type{h}, offsets, down, y);
+    on.operations.gate_up(on.space, x, groups, gate_up, pre, h, norms);
+    on.operations.down(on.space, rows_type{h}, groups, down, y);
   }
 
   /// g and u of M rows whose forward did not save them.
-  /// Shapes    x (M, D) gathered; offsets (G+1); gate_up (G, D, 2F); pre (M, 2F)
+  /// Shapes    x (M, D) gathered, in G groups; gate_up (G, D, 2F); pre (M, 2F)
   /// Space     scratch of M F elements
-  static product_cost recompute(context<Backend>& on, const rows_type& x,
-                                const offsets_type& offsets, const weights& gate_up,
-                                const matrix& pre) {
+  static product_cost recompute(context<Backend>& on, const rows_type& x, const groups_type& groups,
+                                const weights& gate_up, const matrix& pre) {
     const matrix h =
         on.scratch["swiglu::hidden"].template matrix<Element>(pre.extent(0), pre.extent(1) / 2);
-    return on.operations.gate_up(on.space, x, offsets, gate_up, pre, h, {});
+    return on.operations.gate_up(on.space, x, groups, gate_up, pre, h, {});
   }
 
-  /// Make room for a backward of M rows of width F, so that backward itself allocates nothing once
-  /// gradients have been added to. Throws memory_error.
+  /// Make room for a backward of M rows, so that backward itself allocates nothing once gradients have
+  /// been added to. Throws memory_error.
   static void reserve_backward(context<Backend>& on, std::int64_t M, std::int64_t F) {
     on.scratch["swiglu::d_pre"].template matrix<Element>(M, 2 * F);
     on.scratch["swiglu::hidden"].template matrix<Element>(M, F);
+  }
+  /// The same for with_packed_gradients.
+  static void reserve_gradients(context<Backend>& on, std::int64_t M, std::int64_t D) {
+    if (!gathers) on.scratch["swiglu::d_out"].template matrix<Element>(M, D);
+  }
+
+  /// The same rows with dO in order, where operations would copy it once for each product otherwise.
+  /// Space     scratch of M D elements
+  static kept_type with_packed_gradients(context<Backend>& on, kept_type rows) {
+    if (!gathers && rows.d_out.index.extent(0) != 0) {
+      const matrix packed = on.scratch["swiglu::d_out"].template matrix<Element>(
+          rows.groups.end(), rows.d_out.matrix.extent(1));
+      gather_rows(on.space, rows.d_out.matrix, rows.d_out.index, packed);
+      rows.d_out = {packed};
+    }
+    return rows;
   }
 
   /// Backward of the kept rows, in two steps, between which [dg du] may be looked at. First:
@@ -69,7 +86,7 @@ struct swiglu_experts {
     const matrix d_pre = on.scratch["swiglu::d_pre"].template matrix<Element>(M, 2 * F);
     const matrix scaled_h = on.scratch["swiglu::hidden"].template matrix<Element>(M, F);
     cost += on.operations.down_backward(on.space, rows, down, d_pre, scaled_h, d_weights);
-    cost += on.operations.gate_up_backward(on.space, rows_type{d_pre, dx_of.rows}, dx_of.offsets,
+    cost += on.operations.gate_up_backward(on.space, rows_type{d_pre, dx_of.rows}, dx_of.groups,
                                            gate_up, dx);
     if (!dx_of.all()) scale_rows(on.space, dx, {}, dx_of.factors);
     return d_pre;
@@ -89,16 +106,17 @@ struct swiglu_experts {
     if (!dw_of.all()) {
       scale_rows(on.space, d_pre, dw_of.rows, dw_of.factors);
       scale_rows(on.space, scaled_h, dw_of.rows, dw_of.factors);
+      const bool packed = d_out.index.extent(0) == 0;
       x.index = dw_of.tokens;
-      d_out.index = dw_of.tokens;
+      d_out.index = packed ? dw_of.rows : dw_of.tokens;
     }
     if (d_down.size() != 0) {
       cost += on.operations.weight_gradient(on.space, rows_type{scaled_h, dw_of.rows}, d_out,
-                                            dw_of.offsets, d_down);
+                                            dw_of.groups, d_down);
     }
     if (d_gate_up.size() != 0) {
-      cost += on.operations.weight_gradient(on.space, x, rows_type{d_pre, dw_of.rows},
-                                            dw_of.offsets, d_gate_up);
+      cost += on.operations.weight_gradient(on.space, x, rows_type{d_pre, dw_of.rows}, dw_of.groups,
+                                            d_gate_up);
     }
   }
 

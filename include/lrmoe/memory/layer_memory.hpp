@@ -7,7 +7,7 @@
 #include <lrmoe/compaction/segment_order.hpp>
 #include <lrmoe/control/score_history.hpp>
 #include <lrmoe/exchange/row_kernels.hpp>
-#include <lrmoe/memory/layer_call.hpp>
+#include <lrmoe/memory/expert_works.hpp>
 #include <lrmoe/memory/memory_use.hpp>
 #include <lrmoe/report.hpp>
 #include <lrmoe/routing/gradient_sketch.hpp>
@@ -48,13 +48,12 @@ memory_use layer_memory(const typename Backend::execution_space& space, const la
   buffers = indices(P) + reals(P)                                      // routing
             + indices(E + 1 + 3 * P) + bytes(1, sizeof(std::int64_t))  // order, verdict
             + indices(F_shared > 0 ? 2 : 0);
-  scratch = indices(E * ((P + 1023) / 1024))                     // counters of the sort
-            + elements(most * D) + elements(T_shared * D)        // rows of y, later of dx
+  scratch = indices(expert_sorter<typename Backend::device_type>::template counters<
+                    typename Backend::execution_space>(P, E)) +
+            elements(most * D) + elements(T_shared * D)          // rows of y, later of dx
             + elements(std::max(most * F, T_shared * F_shared))  // h
-            + std::max(Backend::expert_operations::template scratch_bytes<Element>(space, D, F),
-                       F_shared == 0 ? 0
-                                     : Backend::expert_operations::template scratch_bytes<Element>(
-                                           space, D, F_shared));
+            + Backend::expert_operations::template scratch_bytes<Element>(
+                  space, expert_works(shape, call));
   if (!call.by_expert)
     buffers += indices(segment_sorter<typename Backend::device_type>::words(H) + 2 * N);
   // Rows of x here, each with its place, and rows to be sent and received on both sides.
@@ -84,6 +83,7 @@ memory_use layer_memory(const typename Backend::execution_space& space, const la
   scratch += elements(std::max(kept_here * 2 * F, T_shared * 2 * F_shared))  // [dg du]
              + indices(M) + reals(M) + indices(P)                            // kept pairs
              + reals(M + P);                                                 // dw
+  if (!Backend::expert_operations::gathers) scratch += elements(kept_here * D);  // packed dO
   if (call.scores) {
     buffers += bytes(H, sizeof(certificate));
     scratch += floats(T + 2 * N);  // gradient norms, sizes, contributions

@@ -46,7 +46,8 @@ inline double clip_scale(double norm, double max_norm) {
 /// Order     asynchronous on the space
 /// Cost      reads 4 and writes 3 numbers a parameter
 /// Source    Loshchilov and Hutter, Decoupled weight decay regularization (2019)
-template <class ExecutionSpace, class Element, class Accumulate, class Device>
+template <class ExecutionSpace, class Element, class Accumulate, class Device,
+          class Unit = detail::translation_unit>
 void adamw(const ExecutionSpace& space, const adamw_settings& settings, const adamw_step& now,
            const vector_view<Accumulate, Device>& master,
            const vector_view<Accumulate, Device>& first,

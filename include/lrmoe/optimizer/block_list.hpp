@@ -41,7 +41,7 @@ class copy_list {
       blocks_.push_back({from + at, to + at, std::min(block_size, count - at)});
   }
 
-  template <class ExecutionSpace, class Device>
+  template <class ExecutionSpace, class Device, class Unit = detail::translation_unit>
   void run(const ExecutionSpace& space, buffer<Device>& storage) const {
     const auto* blocks = readable_on(space, blocks_, storage);
     Kokkos::parallel_for(
@@ -87,7 +87,7 @@ class sum_list {
   std::int64_t num_blocks() const { return static_cast<std::int64_t>(blocks_.size()); }
 
   /// squares (num_blocks) receives each block's sum of squares, added in a fixed order.
-  template <class ExecutionSpace, class Device>
+  template <class ExecutionSpace, class Device, class Unit = detail::translation_unit>
   void run(const ExecutionSpace& space, const vector_view<double, Device>& squares,
            buffer<Device>& block_storage, buffer<Device>& source_storage) const {
     const auto* blocks = readable_on(space, blocks_, block_storage);

@@ -12,7 +12,8 @@ namespace lrmoe {
 /// Order     asynchronous on the space: the verdict is needed before anything is computed from the
 ///           routing, but can be read together with other results
 /// Cost      K^2 comparisons a token
-template <class ExecutionSpace, class Accumulate, class Device>
+template <class ExecutionSpace, class Accumulate, class Device,
+          class Unit = detail::translation_unit>
 void find_faulty_pair(const ExecutionSpace& space, const routing<Accumulate, Device>& given,
                       std::int64_t E, const vector_view<std::int64_t, Device>& first_faulty) {
   const auto K = static_cast<index_type>(given.experts.extent(1));

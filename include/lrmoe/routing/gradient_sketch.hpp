@@ -30,7 +30,7 @@ constexpr std::int64_t sketch_blocks(std::int64_t k) {
 /// Numerics  sums in the accumulation type in ascending d, one thread a row: deterministic
 /// Cost      N D k additions
 /// Order     asynchronous on the space
-template <class ExecutionSpace, class Element, class Device>
+template <class ExecutionSpace, class Element, class Device, class Unit = detail::translation_unit>
 void sketch_rows(const ExecutionSpace& space, const sketch_signs& draw,
                  const matrix_view<const Element, Device>& rows,
                  const matrix_view<accumulate_t<Element>, Device>& signs,
@@ -70,7 +70,8 @@ void sketch_rows(const ExecutionSpace& space, const sketch_signs& draw,
 /// Shapes    of_rows (N, k) by row; of_tokens (T, k); d_weights (T, K)
 /// Numerics  unbiased: E[r_j r_j^T] is the identity
 /// Order     asynchronous on the space
-template <class ExecutionSpace, class Accumulate, class Device>
+template <class ExecutionSpace, class Accumulate, class Device,
+          class Unit = detail::translation_unit>
 void sketch_dropped_gradients(const ExecutionSpace& space, const expert_order<Device>& order,
                               const kept_pairs<Accumulate, Device>& kept,
                               const matrix_view<Accumulate, Device>& of_rows,

@@ -45,7 +45,7 @@ struct sigmoid_top_k {
         " entries, expected E = ", E, " or none");
   }
 
-  template <class ExecutionSpace>
+  template <class ExecutionSpace, class Unit = detail::translation_unit>
   void route(const ExecutionSpace& space, const router_logits<Accumulate, Device>& from,
              const routing<Accumulate, Device>& to) const {
     const auto self = *this;
@@ -55,7 +55,7 @@ struct sigmoid_top_k {
         KOKKOS_LAMBDA(const std::int64_t t) { self.route_token(from, to, t); });
   }
 
-  template <class ExecutionSpace>
+  template <class ExecutionSpace, class Unit = detail::translation_unit>
   void backward(const ExecutionSpace& space, const router_logits<Accumulate, Device>& from,
                 const routing<Accumulate, Device>& chosen,
                 const matrix_view<const Accumulate, Device>& d_weights,

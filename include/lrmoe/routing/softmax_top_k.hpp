@@ -27,7 +27,8 @@ struct softmax_top_k {
 
   void validate(std::int64_t /*E*/, std::int64_t /*K*/) const {}
 
-  template <class ExecutionSpace, class Accumulate, class Device>
+  template <class ExecutionSpace, class Accumulate, class Device,
+            class Unit = detail::translation_unit>
   void route(const ExecutionSpace& space, const router_logits<Accumulate, Device>& from,
              const routing<Accumulate, Device>& to) const {
     const auto E = static_cast<index_type>(from.logits.extent(1));
@@ -75,7 +76,8 @@ struct softmax_top_k {
         });
   }
 
-  template <class ExecutionSpace, class Accumulate, class Device>
+  template <class ExecutionSpace, class Accumulate, class Device,
+            class Unit = detail::translation_unit>
   void backward(const ExecutionSpace& space, const router_logits<Accumulate, Device>& from,
                 const routing<Accumulate, Device>& chosen,
                 const matrix_view<const Accumulate, Device>& d_weights,

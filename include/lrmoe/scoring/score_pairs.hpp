@@ -2,27 +2,24 @@
 #pragma once
 
 #include <lrmoe/compaction/expert_order.hpp>
+#include <lrmoe/detail/row_parallel.hpp>
 #include <lrmoe/detail/views.hpp>
 #include <lrmoe/scoring/scorer.hpp>
 
 namespace lrmoe {
 
 /// Euclidean norm of each row of a matrix.
-/// Numerics  squares are summed in the accumulation type, serially per row: deterministic
+/// Numerics  squares are summed in the accumulation type, in a fixed order: deterministic
 /// Order     asynchronous on the space
-template <class ExecutionSpace, class Element, class Device>
+template <class ExecutionSpace, class Element, class Device, class Unit = detail::translation_unit>
 void row_norms(const ExecutionSpace& space, const matrix_view<const Element, Device>& rows,
                const vector_view<float, Device>& norms) {
   const auto D = static_cast<std::int64_t>(rows.extent(1));
-  Kokkos::parallel_for(
-      "lrmoe::row_norms::sum", Kokkos::RangePolicy<ExecutionSpace>(space, 0, rows.extent(0)),
-      KOKKOS_LAMBDA(const std::int64_t t) {
-        accumulate_t<Element> sum = 0;
-        for (std::int64_t d = 0; d < D; ++d) {
-          const auto value = static_cast<accumulate_t<Element>>(rows(t, d));
-          sum += value * value;
-        }
-        norms(t) = static_cast<float>(Kokkos::sqrt(sum));
+  detail::for_each_row(
+      "lrmoe::row_norms::sum", space, static_cast<std::int64_t>(rows.extent(0)),
+      KOKKOS_LAMBDA(const detail::row_lanes<ExecutionSpace>& lanes, const std::int64_t t) {
+        const auto squares = lanes.sum_squares(&rows(t, 0), D);
+        lanes.once([&] { norms(t) = static_cast<float>(Kokkos::sqrt(squares)); });
       });
 }
 
@@ -32,7 +29,8 @@ void row_norms(const ExecutionSpace& space, const matrix_view<const Element, Dev
 /// Shapes    weights (T, K); gradient_norms (T), or empty for 1 before gradients exist;
 ///           activation_norms, outputs (N) by row
 /// Order     asynchronous on the space
-template <class ExecutionSpace, scorer Scorer, class Accumulate, class Device>
+template <class ExecutionSpace, scorer Scorer, class Accumulate, class Device,
+          class Unit = detail::translation_unit>
 void score_pairs(const ExecutionSpace& space, const Scorer& policy, const draw_key& key,
                  const expert_order<Device>& order,
                  const matrix_view<const Accumulate, Device>& weights,

@@ -29,13 +29,20 @@ class expert_operations {
 
   explicit expert_operations(workspace<device_type>& scratch) : workspace_(scratch) {}
 
-  /// Bytes of workspace that the operations take for experts of this shape, forward and backward.
+  static constexpr bool gathers = true;
+
+  /// Bytes of workspace that the operations take for these experts, forward and backward.
   template <class Element>
-  static std::int64_t scratch_bytes(const Kokkos::OpenMP& space, std::int64_t D, std::int64_t F) {
-    using real = accumulate_t<Element>;
-    const std::int64_t widened_weights = std::is_same_v<real, Element> ? 0 : 2 * D * F;
-    const std::int64_t gate_up = tile_rows * (D + 2 * F) + widened_weights;  // the others need less
-    return gate_up * space.concurrency() * static_cast<std::int64_t>(sizeof(real));
+  static std::int64_t scratch_bytes(const Kokkos::OpenMP& space,
+                                    std::span<const expert_work> works) {
+    return scratch_size<Element>(space, works) *
+           static_cast<std::int64_t>(sizeof(accumulate_t<Element>));
+  }
+
+  template <class Element>
+  void reserve(const Kokkos::OpenMP& space, std::span<const expert_work> works) {
+    thread_scratch_buffer(workspace_)
+        .template vector<accumulate_t<Element>>(scratch_size<Element>(space, works));
   }
 
   /// g, u = x [W_gate W_up];  h = silu(g) u;  norms = ||h||
@@ -44,9 +51,9 @@ class expert_operations {
   /// Numerics  g and u are rounded to Element before h is made from them, as backward will see them
   template <class Element>
   product_cost gate_up(const Kokkos::OpenMP& space, const gathered<Element>& x,
-                       const vector<const index_type>& offsets,
-                       const tensor<const Element>& weights, const matrix<Element>& pre,
-                       const matrix<Element>& h, const vector<float>& norms) {
+                       const row_groups<device_type>& groups, const tensor<const Element>& weights,
+                       const matrix<Element>& pre, const matrix<Element>& h,
+                       const vector<float>& norms) {
     using real = accumulate_t<Element>;
     const auto D = static_cast<std::int64_t>(weights.extent(1));
     const auto F = static_cast<std::int64_t>(h.extent(1));
@@ -55,7 +62,7 @@ class expert_operations {
         workspace_, space, {tile_rows * D, tile_rows * 2 * F, group_scratch<real>(weights)});
     const typename Product::session session;
     const auto used =
-        for_each_tile("lrmoe::gate_up::tile", space, offsets, tile_rows, 1,
+        for_each_tile("lrmoe::gate_up::tile", space, groups, tile_rows, 1,
                       [&](const tile& at, std::int64_t /*part*/) {
                         const auto [x_scratch, gu_scratch, weight_scratch] = scratch.mine();
                         const auto input = load_rows(x, at, 0, D, x_scratch);
@@ -92,18 +99,18 @@ class expert_operations {
   /// Shapes    h gathered, F columns; weights (G, F, D); y (P, D)
   template <class Element>
   product_cost down(const Kokkos::OpenMP& space, const gathered<Element>& h,
-                    const vector<const index_type>& offsets, const tensor<const Element>& weights,
+                    const row_groups<device_type>& groups, const tensor<const Element>& weights,
                     const matrix<Element>& y) {
-    return multiply_rows("lrmoe::down::tile", space, h, offsets, weights, false, y);
+    return multiply_rows("lrmoe::down::tile", space, h, groups, weights, false, y);
   }
 
   /// dx = [dg du] [W_gate W_up]^T
   /// Shapes    d_pre gathered, 2F columns; weights (G, D, 2F); dx (M, D)
   template <class Element>
   product_cost gate_up_backward(const Kokkos::OpenMP& space, const gathered<Element>& d_pre,
-                                const vector<const index_type>& offsets,
+                                const row_groups<device_type>& groups,
                                 const tensor<const Element>& weights, const matrix<Element>& dx) {
-    return multiply_rows("lrmoe::gate_up_backward::tile", space, d_pre, offsets, weights, true, dx);
+    return multiply_rows("lrmoe::gate_up_backward::tile", space, d_pre, groups, weights, true, dx);
   }
 
   /// dh' = dO W_down^T;  dw = c <dh', h>;  dh = c w dh';  dg = dh u silu'(g);  du = dh silu(g);
@@ -125,7 +132,7 @@ class expert_operations {
     const bool store = d_pre.size() != 0;
     const typename Product::session session;
     const auto used = for_each_tile(
-        "lrmoe::down_backward::tile", space, rows.offsets, tile_rows, 1,
+        "lrmoe::down_backward::tile", space, rows.groups, tile_rows, 1,
         [&](const tile& at, std::int64_t /*part*/) {
           const auto [d_out_scratch, dh_scratch, pre_scratch, weight_scratch] = scratch.mine();
           const auto d_out = load_rows(rows.d_out, at, 0, D, d_out_scratch);
@@ -175,7 +182,7 @@ class expert_operations {
   template <class Element>
   product_cost weight_gradient(const Kokkos::OpenMP& space, const gathered<Element>& left,
                                const gathered<Element>& right,
-                               const vector<const index_type>& offsets,
+                               const row_groups<device_type>& groups,
                                const tensor<accumulate_t<Element>>& gradient) {
     using real = accumulate_t<Element>;
     const auto G = static_cast<std::int64_t>(gradient.extent(0));
@@ -189,7 +196,7 @@ class expert_operations {
                                           {tile_rows * part_rows, tile_rows * B});
     const typename Product::session session;
     const auto used = for_each_tile(
-        "lrmoe::weight_gradient::tile", space, offsets, std::numeric_limits<index_type>::max(),
+        "lrmoe::weight_gradient::tile", space, groups, std::numeric_limits<index_type>::max(),
         parts, [&](const tile& at, std::int64_t part) {
           const auto [left_scratch, right_scratch] = scratch.mine();
           const std::int64_t first_column = part * part_rows;
@@ -209,10 +216,24 @@ class expert_operations {
   }
 
  private:
+  /// gate_up needs the most.
+  template <class Element>
+  static std::int64_t scratch_size(const Kokkos::OpenMP& space,
+                                   std::span<const expert_work> works) {
+    std::int64_t most = 0;
+    for (const auto& [D, F, forward_rows, backward_rows, drawn_dx, drawn_dw, gathered, saved] :
+         works) {
+      const std::int64_t widened_weights =
+          std::is_same_v<accumulate_t<Element>, Element> ? 0 : 2 * D * F;
+      most = std::max(most, tile_rows * (D + 2 * F) + widened_weights);
+    }
+    return most * space.concurrency();
+  }
+
   /// y = rows W or rows W^T, one rounding.
   template <class Element>
   product_cost multiply_rows(const char* label, const Kokkos::OpenMP& space,
-                             const gathered<Element>& rows, const vector<const index_type>& offsets,
+                             const gathered<Element>& rows, const row_groups<device_type>& groups,
                              const tensor<const Element>& weights, bool transpose,
                              const matrix<Element>& y) {
     using real = accumulate_t<Element>;
@@ -223,7 +244,7 @@ class expert_operations {
         workspace_, space, {tile_rows * inner, tile_rows * width, group_scratch<real>(weights)});
     const typename Product::session session;
     const auto used = for_each_tile(
-        label, space, offsets, tile_rows, 1, [&](const tile& at, std::int64_t /*part*/) {
+        label, space, groups, tile_rows, 1, [&](const tile& at, std::int64_t /*part*/) {
           const auto [row_scratch, y_scratch, weight_scratch] = scratch.mine();
           const auto input = load_rows(rows, at, 0, inner, row_scratch);
           real* product = y_scratch;

@@ -42,28 +42,25 @@ struct block {
 /// thread each. Tiles have at most max_rows rows. Returns what part 0 touched.
 template <class Body>
 used_rows for_each_tile(const char* label, const Kokkos::OpenMP& space,
-                        const vector_view<const index_type, device_type>& offsets,
-                        std::int64_t max_rows, std::int64_t parts, const Body& body) {
-  space.fence("lrmoe::openmp: offsets are read on the host");
-  const auto groups = static_cast<std::int64_t>(offsets.extent(0)) - 1;
-  used_rows used;
-  index_type most = 0;
-  for (std::int64_t g = 0; g < groups; ++g) {
-    const index_type rows = offsets(g + 1) - offsets(g);
-    most = std::max(most, rows);
-    used.rows += rows;
-    used.groups += rows > 0 ? 1 : 0;
-  }
+                        const row_groups<device_type>& rows_of, std::int64_t max_rows,
+                        std::int64_t parts, const Body& body) {
+  const std::int64_t groups = rows_of.size();
+  std::int64_t most = 0;
+  for (std::int64_t g = 0; g < groups; ++g) most = std::max(most, rows_of.rows(g));
   const std::int64_t tiles = (most + max_rows - 1) / max_rows;
   using policy = Kokkos::RangePolicy<Kokkos::OpenMP, Kokkos::Schedule<Kokkos::Dynamic>>;
   Kokkos::parallel_for(label, policy(space, 0, groups * tiles * parts, Kokkos::ChunkSize(1)),
                        [&](const std::int64_t i) {
                          const std::int64_t g = i / (tiles * parts);
-                         const std::int64_t first = offsets(g) + (i / parts % tiles) * max_rows;
-                         const std::int64_t rows = std::min(max_rows, offsets(g + 1) - first);
+                         const std::int64_t first = rows_of.first(g) + i / parts % tiles * max_rows;
+                         const std::int64_t rows = std::min(max_rows, rows_of.first(g + 1) - first);
                          if (rows > 0) body(tile{g, first, rows}, i % parts);
                        });
-  return used;
+  return {rows_of.rows(), rows_of.used()};
+}
+
+inline buffer<device_type>& thread_scratch_buffer(workspace<device_type>& scratch) {
+  return scratch["openmp::thread_scratch"];
 }
 
 /// Scratch arrays of each thread, cut from one buffer of the workspace.
@@ -73,7 +70,7 @@ class thread_scratch {
   thread_scratch(workspace<device_type>& scratch, const Kokkos::OpenMP& space,
                  const std::array<std::int64_t, Count>& sizes)
       : sizes_(sizes), per_thread_(std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0})) {
-    base_ = scratch["openmp::thread_scratch"]
+    base_ = thread_scratch_buffer(scratch)
                 .template vector<Real>(per_thread_ * space.concurrency())
                 .data();
   }
