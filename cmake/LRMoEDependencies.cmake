@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
-# Finds Kokkos (required), Kokkos Kernels and CBLAS (the host backend needs one of the two), and MPI
-# (for LRMoE::mpi).
+# Finds Kokkos (required), Kokkos Kernels and CBLAS (the host backend needs one of the two), MPI (for
+# LRMoE::mpi), and CUDA and NCCL (for LRMoE::cuda and LRMoE::nccl).
 #
 # Order for Kokkos and for Kokkos Kernels: a target that the enclosing project has defined; the
 # source folder given; an installed package; with LRMOE_FETCH_DEPENDENCIES the release archive.
@@ -15,7 +15,9 @@ option(LRMOE_FETCH_DEPENDENCIES
 set(lrmoe_used_CBLAS "Use CBLAS in the host backend")
 set(lrmoe_used_KOKKOS_KERNELS "Use Kokkos Kernels in the host backend")
 set(lrmoe_used_MPI "Build LRMoE::mpi")
-foreach(name CBLAS KOKKOS_KERNELS MPI)
+set(lrmoe_used_CUDA "Build LRMoE::cuda")
+set(lrmoe_used_NCCL "Build LRMoE::nccl")
+foreach(name CBLAS KOKKOS_KERNELS MPI CUDA NCCL)
   set(LRMOE_WITH_${name} AUTO CACHE STRING "${lrmoe_used_${name}}: AUTO, ON or OFF")
   set_property(CACHE LRMOE_WITH_${name} PROPERTY STRINGS AUTO ON OFF)
   if(NOT LRMOE_WITH_${name} MATCHES "^(AUTO|ON|OFF)$")
@@ -34,10 +36,27 @@ set(lrmoe_fetch_KokkosKernels
 # An enclosing project that links LRMoE's targets has to see those they link in turn.
 set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
 
+# Kokkos 4.5.1 does not compile with CUDA 13 as it is.
+if(LRMOE_FETCH_DEPENDENCIES AND (Kokkos_ENABLE_CUDA OR LRMOE_WITH_CUDA STREQUAL ON))
+  find_package(Patch REQUIRED)
+  list(APPEND lrmoe_fetch_Kokkos PATCH_COMMAND "${Patch_EXECUTABLE}" -p1 --forward --batch --input
+       "${CMAKE_CURRENT_LIST_DIR}/patches/kokkos-4.5.1-cuda-13.patch")
+endif()
+
 # What Kokkos and Kokkos Kernels are built with here; what the user has set stays.
 function(lrmoe_configure_Kokkos)
   set(Kokkos_ENABLE_SERIAL ON CACHE BOOL "Kokkos' Serial backend")
   set(Kokkos_ENABLE_OPENMP ON CACHE BOOL "Kokkos' OpenMP backend")
+  if(LRMOE_WITH_CUDA STREQUAL ON)
+    set(Kokkos_ENABLE_CUDA ON CACHE BOOL "Kokkos' CUDA backend")
+    set(Kokkos_ENABLE_CUDA_CONSTEXPR ON CACHE BOOL "Kokkos' use of constexpr functions on GPUs")
+    set(Kokkos_ENABLE_COMPILE_AS_CMAKE_LANGUAGE ON CACHE BOOL "Kokkos without nvcc_wrapper")
+    # nvcc gets Kokkos' own standard from this, but CMake 3.25 has no word for CUDA in C++20.
+    set(CMAKE_CXX_STANDARD 20 PARENT_SCOPE)
+    if(NOT CMAKE_CUDA_FLAGS MATCHES "-std=")
+      set(CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS} -std=c++20" CACHE STRING "Flags for nvcc" FORCE)
+    endif()
+  endif()
 endfunction()
 function(lrmoe_configure_KokkosKernels)
   set(KokkosKernels_ENABLE_ALL_COMPONENTS OFF CACHE BOOL "All of Kokkos Kernels")
@@ -45,6 +64,26 @@ function(lrmoe_configure_KokkosKernels)
   set(KokkosKernels_ENABLE_COMPONENT_BLAS ON CACHE BOOL "Kokkos Kernels' BLAS component")
   set(KokkosKernels_ADD_DEFAULT_ETI OFF CACHE BOOL "Kokkos Kernels' default instantiations")
 endfunction()
+
+# Enables CUDA as a language of this project. A macro, because languages belong to this scope.
+macro(lrmoe_enable_cuda)
+  if(NOT CMAKE_CUDA_COMPILER_LOADED)
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES AND NOT DEFINED ENV{CUDAARCHS})
+      set(CMAKE_CUDA_ARCHITECTURES "80;90a-real" CACHE STRING "GPUs to compile for")
+    endif()
+    find_package(CUDAToolkit QUIET)
+    if(NOT CMAKE_CUDA_COMPILER AND NOT DEFINED ENV{CUDACXX} AND CUDAToolkit_NVCC_EXECUTABLE)
+      set(CMAKE_CUDA_COMPILER "${CUDAToolkit_NVCC_EXECUTABLE}" CACHE FILEPATH "CUDA compiler")
+    endif()
+    include(CheckLanguage)
+    check_language(CUDA)
+    if(NOT CMAKE_CUDA_COMPILER)
+      message(FATAL_ERROR "Kokkos has its CUDA backend and no compiler for CUDA was found. Put nvcc on "
+              "PATH or pass -DCMAKE_CUDA_COMPILER=<nvcc>, or choose a Kokkos without CUDA.")
+    endif()
+    enable_language(CUDA)
+  endif()
+endmacro()
 
 # Makes PACKAGE's TARGET available and sets <PACKAGE>_WHERE and <PACKAGE>_VERSION; sets neither if
 # it is not to be had. A macro, because an installed package's variables belong in this scope.
@@ -99,15 +138,68 @@ if(NOT TARGET Kokkos::kokkos)
           "-DCMAKE_PREFIX_PATH=<where Kokkos is installed>, or -DLRMOE_KOKKOS_SOURCE_DIR=<source "
           "tree>, or -DLRMOE_FETCH_DEPENDENCIES=ON to download it.")
 endif()
-if(lrmoe_imported)
-  set(lrmoe_kokkos_has_openmp FALSE)
-  if("OPENMP" IN_LIST Kokkos_DEVICES)
-    set(lrmoe_kokkos_has_openmp TRUE)
-  endif()
-else()
-  set(lrmoe_kokkos_has_openmp ${Kokkos_ENABLE_OPENMP})
+if(NOT lrmoe_imported)
+  get_directory_property(Kokkos_COMPILE_LANGUAGE DIRECTORY "${Kokkos_WHERE}"
+                         DEFINITION KOKKOS_COMPILE_LANGUAGE)
 endif()
+foreach(device OPENMP CUDA)
+  string(TOLOWER ${device} name)
+  set(lrmoe_kokkos_has_${name} FALSE)
+  if((lrmoe_imported AND device IN_LIST Kokkos_DEVICES)
+     OR (NOT lrmoe_imported AND Kokkos_ENABLE_${device}))
+    set(lrmoe_kokkos_has_${name} TRUE)
+  endif()
+endforeach()
 lrmoe_summary("Kokkos" "found" "${Kokkos_VERSION}" "${Kokkos_WHERE}")
+
+# CUDA -----------------------------------------------------------------------------------------
+# Kokkos decides: with its CUDA backend, its headers refuse a compiler for C++ alone, in every source
+# that includes them.
+set(lrmoe_language CXX)
+if(lrmoe_kokkos_has_cuda AND Kokkos_COMPILE_LANGUAGE STREQUAL CUDA)
+  set(lrmoe_language CUDA)
+  lrmoe_enable_cuda()
+endif()
+set(lrmoe_have_CUDA FALSE)
+if(LRMOE_WITH_CUDA STREQUAL OFF)
+  set(lrmoe_cuda_missing "LRMOE_WITH_CUDA=OFF")
+elseif(NOT lrmoe_kokkos_has_cuda)
+  set(lrmoe_cuda_missing "this Kokkos has no CUDA backend")
+else()
+  find_package(CUDAToolkit QUIET)
+  if(TARGET CUDA::cublas)
+    set(lrmoe_have_CUDA TRUE)
+    list(JOIN CMAKE_CUDA_ARCHITECTURES ", " lrmoe_cuda_where)
+    lrmoe_summary("CUDA" "found" "${CUDAToolkit_VERSION}"
+                  "${CUDAToolkit_NVCC_EXECUTABLE}: ${lrmoe_cuda_where}")
+  else()
+    set(lrmoe_cuda_missing "no CUDA toolkit with cuBLAS was found")
+  endif()
+endif()
+if(LRMOE_WITH_CUDA STREQUAL ON AND NOT lrmoe_have_CUDA)
+  message(FATAL_ERROR "LRMOE_WITH_CUDA is ON and ${lrmoe_cuda_missing} (${Kokkos_WHERE}). Run "
+          "scripts/bootstrap --cuda and configure with the preset cuda-release, or pass "
+          "-DKokkos_DIR=<a Kokkos with CUDA> and -DCUDAToolkit_ROOT=<where CUDA is installed>.")
+endif()
+
+# NCCL -----------------------------------------------------------------------------------------
+set(lrmoe_have_NCCL FALSE)
+if(lrmoe_have_CUDA AND NOT LRMOE_WITH_NCCL STREQUAL OFF)
+  find_package(NCCL QUIET MODULE)
+  if(NCCL_FOUND)
+    set(lrmoe_have_NCCL TRUE)
+    lrmoe_summary("NCCL" "found" "${NCCL_VERSION}" "${NCCL_LIBRARY}")
+  else()
+    lrmoe_summary("NCCL" "not found" "" "")
+  endif()
+elseif(lrmoe_have_CUDA)
+  lrmoe_summary("NCCL" "off" "" "LRMOE_WITH_NCCL=OFF")
+endif()
+if(LRMOE_WITH_NCCL STREQUAL ON AND NOT lrmoe_have_NCCL)
+  message(FATAL_ERROR "LRMOE_WITH_NCCL is ON and NCCL or LRMoE::cuda, which it serves, is missing. "
+          "Configure with LRMOE_WITH_CUDA=ON, and pass -DNCCL_ROOT=<where include/nccl.h and "
+          "lib/libnccl.so are>, such as nvidia/nccl in a Python environment's site-packages.")
+endif()
 
 # Kokkos Kernels -------------------------------------------------------------------------------
 set(lrmoe_have_KOKKOS_KERNELS FALSE)

@@ -3,14 +3,22 @@
 include(CheckCXXCompilerFlag)
 
 set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CUDA_EXTENSIONS OFF)
 
+# In front of a flag for the compiler of C++: nvcc hands it on.
+set(lrmoe_to_host $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Xcompiler=>)
 add_library(lrmoe_options INTERFACE)
 target_compile_options(
   lrmoe_options
-  INTERFACE $<$<CXX_COMPILER_ID:GNU,Clang,AppleClang>:-Wall;-Wextra;-Wpedantic>
+  INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU,Clang,AppleClang>:-Wall;-Wextra;-Wpedantic>
+            # What nvcc generates for the host's compiler is not pedantic.
+            $<$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>:-Xcompiler=-Wall,-Wextra>
             # GCC 12 and 13 see copies out of bounds where they inline Kokkos' std::string operations.
-            $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,14>>:-Wno-array-bounds>
-            $<$<BOOL:${LRMOE_WARNINGS_AS_ERRORS}>:-Werror>)
+            $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,14>>:${lrmoe_to_host}-Wno-array-bounds>
+            $<$<BOOL:${LRMOE_WARNINGS_AS_ERRORS}>:${lrmoe_to_host}-Werror>
+            $<$<AND:$<BOOL:${LRMOE_WARNINGS_AS_ERRORS}>,$<COMPILE_LANG_AND_ID:CUDA,NVIDIA>>:-Werror=all-warnings>)
+# fmt takes nvcc for too old for constexpr, and then calls other functions in constant expressions.
+target_compile_definitions(lrmoe_options INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
 if(LRMOE_NATIVE)
   # Safe beside a Kokkos library without these flags: no type that crosses into it depends on them.
   check_cxx_compiler_flag(-march=native LRMOE_HAS_MARCH_NATIVE)
@@ -18,7 +26,7 @@ if(LRMOE_NATIVE)
     message(FATAL_ERROR "LRMOE_NATIVE is ON and this compiler has no -march=native: pass "
                         "-DLRMOE_NATIVE=OFF and your own flags in CMAKE_CXX_FLAGS")
   endif()
-  target_compile_options(lrmoe_options INTERFACE -march=native)
+  target_compile_options(lrmoe_options INTERFACE ${lrmoe_to_host}-march=native)
 endif()
 
 # lrmoe_require(PACKAGE DEBIAN_NAME): finds a package that only these executables need.
@@ -34,10 +42,25 @@ lrmoe_require(CLI11 libcli11-dev)
 lrmoe_require(fmt libfmt-dev)
 lrmoe_require(nlohmann_json nlohmann-json3-dev)
 
-# lrmoe_executable(NAME SOURCE...): a program on the host backend.
+# Programs run on the backends that are built.
+target_compile_definitions(
+  lrmoe_options INTERFACE $<$<TARGET_EXISTS:LRMoE::cuda>:LRMOE_HAS_CUDA_BACKEND=1>)
+set(lrmoe_backends LRMoE::openmp)
+foreach(target LRMoE::cuda LRMoE::nccl)
+  if(TARGET ${target})
+    list(APPEND lrmoe_backends ${target})
+  endif()
+endforeach()
+if(lrmoe_have_CUDA)
+  # CMake leaves the toolkit's folder out: the linker knows it without. The loader may not.
+  set(CMAKE_BUILD_RPATH "${CUDAToolkit_LIBRARY_DIR}")
+endif()
+
+# lrmoe_executable(NAME SOURCE...): a program of this project.
 function(lrmoe_executable name)
   add_executable(${name} ${ARGN})
-  target_link_libraries(${name} PRIVATE LRMoE::openmp lrmoe_options)
+  target_link_libraries(${name} PRIVATE ${lrmoe_backends} lrmoe_options)
+  lrmoe_set_language(${name})
 endfunction()
 
 # lrmoe_tool(NAME SOURCE...): the same with the libraries for flags, text and JSON. Tools record the

@@ -5,22 +5,25 @@ lrmoe_require(Catch2 catch2)
 
 # Main function, and the precompiled headers that every test starts with: Kokkos and Catch2
 # are most of a test's compile time.
-# CMake builds precompiled headers only for a target with a source that uses them.
-file(CONFIGURE OUTPUT precompiled.cpp CONTENT "")
-add_library(lrmoe_test_base OBJECT support/main.cpp
-                                      "${CMAKE_CURRENT_BINARY_DIR}/precompiled.cpp")
+add_library(lrmoe_test_base OBJECT support/main.cpp)
 target_include_directories(lrmoe_test_base PUBLIC support)
-target_link_libraries(lrmoe_test_base PUBLIC LRMoE::openmp Catch2::Catch2 lrmoe_options)
+target_link_libraries(lrmoe_test_base PUBLIC ${lrmoe_backends} Catch2::Catch2 lrmoe_options)
 if(Catch2_VERSION VERSION_GREATER_EQUAL 3)
   target_compile_definitions(lrmoe_test_base PUBLIC LRMOE_CATCH2_V3=1)
 else()
   target_compile_definitions(lrmoe_test_base PUBLIC LRMOE_CATCH2_V3=0)
 endif()
-target_precompile_headers(lrmoe_test_base PRIVATE <Kokkos_Core.hpp> <vector> <string>
-                          "${CMAKE_CURRENT_SOURCE_DIR}/support/catch.hpp")
-# The main file configures Catch2 version 2 before it includes it, and most of it is Catch2 itself.
-set_source_files_properties(support/main.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS
-                                                                                  -O1)
+# CMake has none for CUDA, and builds them only for a target with a source that uses them.
+if(lrmoe_language STREQUAL CXX)
+  file(CONFIGURE OUTPUT precompiled.cpp CONTENT "")
+  target_sources(lrmoe_test_base PRIVATE "${CMAKE_CURRENT_BINARY_DIR}/precompiled.cpp")
+  target_precompile_headers(lrmoe_test_base PRIVATE <Kokkos_Core.hpp> <vector> <string>
+                            "${CMAKE_CURRENT_SOURCE_DIR}/support/catch.hpp")
+  # The main file configures Catch2 version 2 before it includes it, and most of it is Catch2 itself.
+  set_source_files_properties(support/main.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS
+                                                                                    -O1)
+endif()
+lrmoe_set_language(lrmoe_test_base)
 
 # lrmoe_test(NAME SOURCES file... [LIBRARIES target...] [INCLUDES folder...])
 # One executable and one CTest test for a folder of Catch2 files.
@@ -31,7 +34,10 @@ function(lrmoe_test name)
   # The test's own folders come before the shared one, which has headers of the same names.
   target_include_directories(${target} BEFORE PRIVATE ${arg_INCLUDES})
   target_link_libraries(${target} PRIVATE lrmoe_test_base ${arg_LIBRARIES})
-  target_precompile_headers(${target} REUSE_FROM lrmoe_test_base)
+  lrmoe_set_language(${target})
+  if(lrmoe_language STREQUAL CXX)
+    target_precompile_headers(${target} REUSE_FROM lrmoe_test_base)
+  endif()
   add_test(NAME ${name} COMMAND ${target})
   set_tests_properties(${name} PROPERTIES TIMEOUT 900 ENVIRONMENT "OMP_PROC_BIND=false;OMP_WAIT_POLICY=passive" LABELS unit)
 endfunction()

@@ -42,15 +42,16 @@ class Expert(torch.nn.Module):
 
 
 class Layer(torch.nn.Module):
-    def __init__(self, gate_up, down, top_k):
+    def __init__(self, gate_up, down, top_k, shared=None):
         super().__init__()
         self.top_k = top_k
         self.experts = torch.nn.ModuleList(Expert(g, d) for g, d in zip(gate_up, down))
+        self.shared = Expert(*shared) if shared else None
 
     def forward(self, x, logits):
         weights, chosen = torch.topk(torch.softmax(logits, dim=-1), self.top_k, dim=-1)
         weights = weights / weights.sum(dim=-1, keepdim=True)
-        out = torch.zeros_like(x)
+        out = self.shared(x) if self.shared else torch.zeros_like(x)
         for number, expert in enumerate(self.experts):
             token, k = torch.where(chosen == number)
             if token.numel() == 0:
@@ -81,6 +82,9 @@ def check(layer, x, logits, d_out, load):
         "d_gate_up": torch.stack([e.gate_up.grad.t() for e in layer.experts]),
         "d_down": torch.stack([e.down.grad.t() for e in layer.experts]),
     }
+    if layer.shared:
+        results["d_shared_gate_up"] = layer.shared.gate_up.grad.t()[None]
+        results["d_shared_down"] = layer.shared.down.grad.t()[None]
     errors = {}
     for name, mine in results.items():
         other = load(name)
@@ -117,8 +121,13 @@ def main():
 
     try:
         described = json.loads((options.tensors / "layer.json").read_text())
+        if described["type"] == "bf16":
+            raise ValueError("they are bf16, which torch_gpu_layer.py takes: compare float or double")
+        shared = None
+        if described["shared_expert"]:
+            shared = load("shared_gate_up")[0], load("shared_down")[0]
         x, logits, d_out = load("x"), load("logits"), load("d_out")
-        layer = Layer(load("gate_up"), load("down"), described["top_k"])
+        layer = Layer(load("gate_up"), load("down"), described["top_k"], shared)
     except (OSError, ValueError, KeyError) as problem:
         sys.stderr.write(f"torch_layer: cannot read --tensors: {problem}\n")
         return 1
@@ -152,6 +161,7 @@ def main():
     result = {
         "shape": described["shape"],
         "routing": described["routing"],
+        "type": described["type"],
         "torch": torch.__version__,
         "blas": blas_libraries(),
         "threads": torch.get_num_threads(),

@@ -41,6 +41,56 @@ inline spread spread_of(std::vector<double> samples) {
   return {median, samples.front(), samples.back()};
 }
 
+/// Seconds from a start to marks in the work of an execution space. Here a mark waits for the work before
+/// it; gpu.hpp has the one for a GPU, where a mark is an event in the stream and nothing waits.
+template <class ExecutionSpace>
+class work_timer {
+ public:
+  explicit work_timer(const ExecutionSpace& space) : space_(space) {}
+
+  void start() {
+    marks_.clear();
+    since_ = stopwatch{};
+  }
+  void mark() {
+    space_.fence("bench::work_timer: mark");
+    marks_.push_back(since_.seconds());
+  }
+  /// From the start to each mark. Waits for the last one.
+  std::vector<double> seconds() { return marks_; }
+
+  static constexpr const char* clock = "steady_clock around fenced calls";
+
+ private:
+  ExecutionSpace space_;
+  stopwatch since_;
+  std::vector<double> marks_;
+};
+
+/// The same start for every case on the host: worker threads of the last one, which wait actively for a
+/// while (27 ms in OpenBLAS), are asleep, and nothing it used is left in cache.
+class cold_host {
+ public:
+  void operator()() {
+    std::this_thread::sleep_for(std::chrono::milliseconds(40));
+    for (std::size_t i = 0; i < flushed_.size(); i += 64) ++flushed_[i];
+  }
+
+ private:
+  static std::size_t flush_bytes() {
+    const long last_level = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return 2 * static_cast<std::size_t>(std::clamp(last_level, 16L << 20, 512L << 20));
+  }
+
+  std::vector<unsigned char> flushed_ = std::vector<unsigned char>(flush_bytes());
+};
+
+/// What gives every case on this space the same start; gpu.hpp has the one for a GPU.
+template <class ExecutionSpace>
+std::function<void()> cold_start(const ExecutionSpace& /*space*/) {
+  return cold_host{};
+}
+
 /// Times several cases in one run, interleaved (A B C A B C ...), so that whatever disturbs or slows
 /// the machine for a while falls on all of them and ratios stay true.
 class harness {
@@ -49,7 +99,9 @@ class harness {
   /// say). Warm-ups have negative numbers, measured repetitions count from 0.
   using run_function = std::function<std::vector<double>(int repetition)>;
 
-  harness(int warm_ups, int repetitions) : warm_ups_(warm_ups), repetitions_(repetitions) {}
+  /// `settle` is called before every repetition: it gives each the same start.
+  harness(int warm_ups, int repetitions, std::function<void()> settle = cold_host{})
+      : warm_ups_(warm_ups), repetitions_(repetitions), settle_(std::move(settle)) {}
 
   /// Adds a case; returns its number.
   std::size_t add(std::string name, run_function run) {
@@ -67,7 +119,7 @@ class harness {
                        repetition < 0 ? repetition + warm_ups_ + 1 : repetition + 1,
                        repetition < 0 ? warm_ups_ : repetitions_, one.name.c_str());
         }
-        settle();
+        settle_();
         const auto seconds = one.run(repetition);
         if (repetition >= 0) one.samples.push_back(seconds);
       }
@@ -90,22 +142,10 @@ class harness {
     std::vector<std::vector<double>> samples;
   };
 
-  /// Same start for every case: worker threads of the last one, which wait actively for a while
-  /// (27 ms in OpenBLAS), are asleep, and nothing it used is left in cache.
-  void settle() {
-    std::this_thread::sleep_for(std::chrono::milliseconds(40));
-    for (std::size_t i = 0; i < flushed_.size(); i += 64) ++flushed_[i];
-  }
-
-  static std::size_t flush_bytes() {
-    const long last_level = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    return 2 * static_cast<std::size_t>(std::clamp(last_level, 16L << 20, 512L << 20));
-  }
-
   int warm_ups_;
   int repetitions_;
+  std::function<void()> settle_;
   std::vector<measured_case> cases_;
-  std::vector<unsigned char> flushed_ = std::vector<unsigned char>(flush_bytes());
 };
 
 }  // namespace bench

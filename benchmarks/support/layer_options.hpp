@@ -27,6 +27,7 @@ inline const std::vector<named_shape> named_shapes{
     {"glm-4.5-air", {.D = 4096, .F = 1408, .E = 128, .K = 8, .F_shared = 1408}}};
 
 struct options {
+  std::string backend = "host";
   std::string shape_name;
   lrmoe::layer_shape shape{.D = 512, .F = 512, .E = 32, .K = 4};
   std::int64_t tokens = 4096;
@@ -39,10 +40,15 @@ struct options {
   bool profile = false;
   bool quick = false;
   int repetitions = 9;
-  int warm_ups = 1;
+  int warm_ups = -1;  // by backend
   int threads = 0;
   std::string json_file;
   std::string tensor_folder;
+
+  bool on_gpu() const { return backend == "cuda"; }
+
+  /// Warm-ups of a GPU also raise its clock, and let a product that is chosen by measuring decide.
+  int warm_ups_or_default() const { return warm_ups >= 0 ? warm_ups : on_gpu() ? 6 : 1; }
 
   /// Name of shape and type in paths of results.
   std::string path() const {
@@ -60,7 +66,8 @@ struct options {
 /// Declares every flag on `app`, which then parses into `o`.
 inline void declare_options(CLI::App& app, options& o) {
   app.description(
-      "Times one LRMoE layer on the host: forward, and forward with backward, exact and reduced, "
+      "Times one LRMoE layer, on the host or on a GPU: forward, and forward with backward, exact "
+      "and reduced, "
       "for\n"
       "balanced and skewed routing; its five expert operations alone; and one plain dense product "
       "as\n"
@@ -69,7 +76,9 @@ inline void declare_options(CLI::App& app, options& o) {
       "caches. Columns: median time and its range, rate of the products, that rate over the dense\n"
       "product's, time over exact's, time over balanced routing's, and the share of scoring, "
       "drawing\n"
-      "and packing in the layer's time.");
+      "and packing in the layer's time. On a GPU also the time of the layer's products alone, and "
+      "the\n"
+      "share of everything else.");
   app.set_version_flag("--version", "lrmoe_bench_layer " LRMOE_VERSION_STRING);
   app.option_defaults()->always_capture_default();
   app.get_formatter()->column_width(38);
@@ -79,6 +88,9 @@ inline void declare_options(CLI::App& app, options& o) {
         ->check(CLI::Range(least, std::int64_t{1} << 31))
         ->type_name("INT");
   };
+  app.add_option("--backend", o.backend, "where the layer runs: host, or cuda in a build with CUDA")
+      ->check(CLI::IsMember({"host", "cuda"}))
+      ->type_name("NAME");
   std::vector<std::string> shape_names;
   for (const auto& one : named_shapes) shape_names.push_back(one.name);
   auto* named = app.add_option_function<std::string>(
@@ -104,7 +116,7 @@ inline void declare_options(CLI::App& app, options& o) {
   count("--top-k", o.shape.K, 1, "experts K of a token, at most --experts")->excludes(named);
   count("--tokens", o.tokens, 1, "tokens T of a call");
   app.add_option("--type", o.type,
-                 "storage of activations and weights; products of bf16 are "
+                 "storage of activations and weights; on the host products of bf16 are "
                  "computed in float")
       ->check(CLI::IsMember({"float", "bf16", "double"}))
       ->type_name("NAME");
@@ -141,17 +153,24 @@ inline void declare_options(CLI::App& app, options& o) {
       ->delimiter(',')
       ->check(CLI::IsMember({"save", "recompute", "proxy"}))
       ->type_name("NAME...");
-  app.add_flag("!--no-products", o.products, "leave out the expert operations alone");
+  app.add_flag("!--no-products", o.products,
+               "leave out the expert operations alone, and on a GPU the products alone");
   count("--repetitions", o.repetitions, 1, "measured repetitions of every case");
-  count("--warm-ups", o.warm_ups, 0, "repetitions before them that do not count");
+  app.add_option("--warm-ups", o.warm_ups,
+                 "repetitions before them that do not count; -1: 1 on the host, 6 on a GPU")
+      ->check(CLI::Range(-1, 1 << 30))
+      ->type_name("INT");
   app.add_option("--threads", o.threads, "threads; 0: OMP_NUM_THREADS, or all cores")
       ->check(CLI::Range(0, 4096))
       ->type_name("INT");
-  app.add_flag("--profile", o.profile, "also print where each layer's time goes, by Kokkos label");
+  app.add_flag(
+      "--profile", o.profile,
+      "also print where each layer's time goes, by Kokkos label; on a GPU in steps of their own, "
+      "that wait for every kernel");
   app.add_option("--json", o.json_file, "also write the results to this file")->type_name("FILE");
   app.add_option("--write-tensors", o.tensor_folder,
                  "measure nothing: write inputs and results of one exact step with the first "
-                 "--routing to this folder, as NumPy files")
+                 "--routing to this folder, as NumPy files (bf16 as its bits)")
       ->type_name("DIR");
   app.add_flag_callback(
          "--quick",
@@ -176,9 +195,6 @@ inline std::string conflict(const options& o) {
   if (o.tokens * o.shape.K > std::numeric_limits<lrmoe::index_type>::max()) {
     return fmt::format("--tokens {} times --top-k {} exceed 2^31 - 1 pairs in one call", o.tokens,
                        o.shape.K);
-  }
-  if (!o.tensor_folder.empty() && o.type == "bf16") {
-    return "--write-tensors needs --type float or double: NumPy has no bf16";
   }
   return {};
 }

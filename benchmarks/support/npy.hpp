@@ -6,17 +6,24 @@
 #include <fstream>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
+
+#include <lrmoe/bfloat16.hpp>
 
 namespace bench {
 
-/// Writes a contiguous row-major host view as a NumPy file, format 1.0.
+/// Writes a contiguous row-major host view as a NumPy file, format 1.0. NumPy has no bfloat16: its bits are
+/// written as unsigned 16-bit numbers.
 template <class View>
 void write_npy(const std::filesystem::path& path, const View& view) {
   using value_type = typename View::non_const_value_type;
-  static_assert(std::floating_point<value_type>, "bench::write_npy: float and double only");
+  constexpr bool is_bits = std::is_same_v<value_type, lrmoe::bfloat16>;
+  static_assert(is_bits || std::floating_point<value_type>,
+                "bench::write_npy: float, double and bfloat16 only");
   std::string extents;
   for (std::size_t i = 0; i < View::rank(); ++i) extents += std::to_string(view.extent(i)) + ",";
-  std::string header = std::string("{'descr': '<f") + std::to_string(sizeof(value_type)) +
+  std::string header = std::string("{'descr': '<") + (is_bits ? "u" : "f") +
+                       std::to_string(sizeof(value_type)) +
                        "', 'fortran_order': False, 'shape': (" + extents + "), }";
   // Magic, version and length take 10 bytes; data must start at a multiple of 64.
   header.resize((header.size() + 11 + 63) / 64 * 64 - 11, ' ');

@@ -8,7 +8,6 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include <Kokkos_Core.hpp>
@@ -27,40 +26,47 @@ class profile {
     std::int64_t calls = 0;
     double seconds = 0;
     std::vector<std::unique_ptr<node>> children{};
+
+    /// In none of the children.
+    double own_seconds() const {
+      double own = seconds;
+      for (const auto& child : children) own -= child->seconds;
+      return own;
+    }
   };
 
   /// Adds to a profile while it is alive. One at a time, after Kokkos was initialised, and for work
-  /// of the calling thread. Host backends only: the end of a kernel is when its launch returns.
+  /// of the calling thread. On a GPU a kernel goes on after its launch returns: with `waits` every begin and
+  /// end waits for the device, so that time is where it belongs, and the whole takes longer.
   class recording {
    public:
-    explicit recording(profile& into) {
-      install_callbacks();
+    explicit recording(profile& into, bool waits = false) {
       into.open_.assign(1, {&into.root_, stopwatch{}});
+      into.waits_ = waits;
       current() = &into;
+      install_callbacks();
     }
     recording(const recording&) = delete;
     recording& operator=(const recording&) = delete;
-    ~recording() { current() = nullptr; }
+    ~recording() {
+      remove_callbacks();
+      current() = nullptr;
+    }
   };
 
   const node& root() const { return root_; }
   void clear() { root_.children.clear(); }
 
-  /// Seconds in all nodes with this label, wherever they are. Throws std::runtime_error when there
+  /// Seconds in all nodes with this label, wherever they are. On a GPU products are not Kokkos kernels: they
+  /// are the part of a region that is in none of its children. Throws std::runtime_error when there
   /// is none: a label that was renamed must not read as work that takes no time.
   double seconds_in(std::string_view label) const {
-    double sum = 0;
-    bool found = false;
-    visit([&](const node& one, int /*depth*/) {
-      if (one.label != label) return;
-      found = true;
-      sum += one.seconds;
-    });
-    if (!found) {
-      throw std::runtime_error("no kernel or region is called '" + std::string(label) +
-                               "': the benchmark's list of labels is out of date");
-    }
-    return sum;
+    return sum_of(label, [](const node&) { return true; });
+  }
+
+  /// The same in the trees of the outermost nodes that are called `root_label`.
+  double seconds_in(std::string_view label, std::string_view root_label) const {
+    return sum_of(label, [&](const node& root) { return root.label == root_label; });
   }
 
   /// Calls visit(node, depth) for all nodes in order of entry.
@@ -80,6 +86,7 @@ class profile {
   }
 
   void enter(const char* label) {
+    wait();
     node* parent = open_.back().where;
     const auto found = std::find_if(parent->children.begin(), parent->children.end(),
                                     [&](const auto& child) { return child->label == label; });
@@ -91,16 +98,33 @@ class profile {
 
   void leave() {
     if (open_.size() < 2) return;
+    wait();
     const auto [where, since] = open_.back();
     where->seconds += since.seconds();
     ++where->calls;
     open_.pop_back();
   }
 
+  void wait() const {
+    if (waits_) Kokkos::fence("bench::profile: wait");
+  }
+
+  static void remove_callbacks() {
+    namespace tools = Kokkos::Tools::Experimental;
+    tools::set_begin_parallel_for_callback(nullptr);
+    tools::set_end_parallel_for_callback(nullptr);
+    tools::set_begin_parallel_reduce_callback(nullptr);
+    tools::set_end_parallel_reduce_callback(nullptr);
+    tools::set_begin_parallel_scan_callback(nullptr);
+    tools::set_end_parallel_scan_callback(nullptr);
+    tools::set_push_region_callback(nullptr);
+    tools::set_pop_region_callback(nullptr);
+    tools::set_begin_deep_copy_callback(nullptr);
+    tools::set_end_deep_copy_callback(nullptr);
+  }
+
   static void install_callbacks() {
     namespace tools = Kokkos::Tools::Experimental;
-    static bool installed = false;
-    if (std::exchange(installed, true)) return;
     const auto begin = [](const char* label, std::uint32_t /*device*/, std::uint64_t* /*id*/) {
       if (current()) current()->enter(label);
     };
@@ -129,6 +153,25 @@ class profile {
     });
   }
 
+  template <class Chosen>
+  double sum_of(std::string_view label, const Chosen& chosen) const {
+    double sum = 0;
+    bool found = false;
+    for (const auto& child : root_.children) {
+      if (!chosen(*child)) continue;
+      visit(*child, 0, [&](const node& one, int /*depth*/) {
+        if (one.label != label) return;
+        found = true;
+        sum += one.seconds;
+      });
+    }
+    if (!found) {
+      throw std::runtime_error("no kernel or region is called '" + std::string(label) +
+                               "': the benchmark's list of labels is out of date");
+    }
+    return sum;
+  }
+
   static void visit(const node& one, int depth,
                     const std::function<void(const node&, int)>& visitor) {
     visitor(one, depth);
@@ -137,6 +180,7 @@ class profile {
 
   node root_{};
   std::vector<open_scope> open_;
+  bool waits_ = false;
 };
 
 }  // namespace bench

@@ -31,6 +31,24 @@ inline json host_machine() {
           {"driver", nullptr}};
 }
 
+/// The machine in one line: its GPU if the run used one, processor and threads else, and the library of its
+/// products.
+inline std::string summary(const json& machine) {
+  const auto text = [&](const char* key) {
+    return machine.contains(key) && machine[key].is_string() ? machine[key].get<std::string>()
+                                                             : std::string();
+  };
+  std::string line;
+  if (!text("gpu").empty()) {
+    line = text("gpu") + ", driver " + text("driver");
+  } else {
+    line = text("cpu").empty() ? "unknown processor" : text("cpu");
+    if (machine.contains("threads"))
+      line += ", " + std::to_string(machine["threads"].get<int>()) + " threads";
+  }
+  return text("blas").empty() ? line : line + ", " + text("blas");
+}
+
 /// What `git describe` says of the sources now, "-dirty" when they were changed; "unknown" without
 /// git or a repository.
 inline std::string source_commit(const std::string& source_dir) {
@@ -90,6 +108,7 @@ class result_set {
                 const json& machine) const {
     json results = results_;
     for (auto& one : results) {
+      if (one["baseline"].is_null()) continue;
       for (const auto& other : results_) {
         if (one["baseline"] == other["name"] && other["value"] != 0.0) {
           one["ratio"] = one["value"].get<double>() / other["value"].get<double>();
