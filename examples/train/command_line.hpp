@@ -31,6 +31,13 @@ class command_line {
         ->default_str("");
     text("--output", o.output, "DIR",
          "folder for log and checkpoint, made if missing; required but for --plan-only");
+    choice(
+        "--backend", o.backend, backend_names,
+        "where the MoE layers compute: routing, plan, selection, experts, exchange. host: on this "
+        "processor. cuda: on an NVIDIA GPU, in a program built with CUDA. Everything else stays on "
+        "the host, optimizers included, and all that a layer reads and writes is copied at every "
+        "call: that shows that both train alike and is not meant to be fast. --memory-budget is "
+        "then of GPU memory.");
     choice("--method", o.method, method_names,
            "exact: every pair takes part in backward. lrmoe: backward of the share --keep of the "
            "pairs, chosen by --estimator. Controls of equal MoE-layer time, all exact: "

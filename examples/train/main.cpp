@@ -9,6 +9,10 @@
 #include <string>
 #include <utility>
 
+#if LRMOE_HAS_CUDA_BACKEND
+#include <lrmoe/cuda/device.hpp>
+#endif
+
 #include "command_line.hpp"
 #include "processes.hpp"
 #include "result_json.hpp"
@@ -36,7 +40,24 @@ int train_on(const train::options& options, train::communicator ranks, const std
   return 0;
 }
 
+/// A Kokkos with CUDA starts the GPU whatever the backend, and ends the program where it finds none that
+/// it can use: this throws before that.
+void require_gpu_of_kokkos([[maybe_unused]] const train::options& options) {
+#if LRMOE_HAS_CUDA_BACKEND
+  try {
+    lrmoe::cuda::require_device();
+  } catch (const std::exception& problem) {
+    if (options.backend == train::backend_choice::cuda) throw;
+    throw train::error(
+        fmt::format("{}. A program that was built with CUDA needs a GPU for --backend host as "
+                    "well; one built with the preset host-release does not",
+                    problem.what()));
+  }
+#endif
+}
+
 int run(const train::options& options, const std::string& command) {
+  require_gpu_of_kokkos(options);
   Kokkos::InitializationSettings settings;
   settings.set_disable_warnings(true);
   if (options.threads > 0) settings.set_num_threads(static_cast<int>(options.threads));

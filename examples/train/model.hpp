@@ -31,6 +31,7 @@ struct moe_limits {
   std::int64_t memory_bytes = 0;  // 0: no limit
   lrmoe::machine_rates rates{};
   expert_settings experts{};
+  place_maker place = make_place<host_place>;
 };
 
 /// Decoder-only language model.
@@ -57,7 +58,8 @@ class language_model {
     const std::int64_t R = environment_.ranks.size();
     if (limits.experts.slots == 0 || R == 1) limits.experts.slots = (shape.moe.E + R - 1) / R;
     environment_.rates = limits.rates;
-    environment_.memory.set_budget_bytes(limits.memory_bytes);
+    place_ = limits.place(environment_);
+    place_->memory().set_budget_bytes(limits.memory_bytes);
     const std::int64_t rows = max_sequences * shape.context;
     const double input_deviation = 1.0 / std::sqrt(static_cast<double>(shape.width));
     // Outputs that are added to the stream start smaller, the more of them there are.
@@ -69,8 +71,9 @@ class language_model {
           attention(parameters, name + ".attention", shape.width, shape.heads, shape.context,
                     max_sequences, input_deviation, input_deviation * output_share),
           rms_norm(parameters, name + ".moe_norm", shape.width, rows),
-          moe_block(parameters, name + ".moe", environment_, shape.moe, policies, limits.experts,
-                    shape.balance, static_cast<std::uint32_t>(i), rows, output_share),
+          moe_block(parameters, name + ".moe", environment_, *place_, shape.moe, policies,
+                    limits.experts, shape.balance, static_cast<std::uint32_t>(i), rows,
+                    output_share),
           matrix(name + "::input", rows, shape.width), matrix(name + "::normed", rows, shape.width),
           matrix(name + "::middle", rows, shape.width),
           matrix(name + "::middle_normed", rows, shape.width)});
@@ -113,8 +116,8 @@ class language_model {
   }
 
   /// The MoE layer of each block.
-  std::vector<moe_block::layer*> moe_layers() {
-    std::vector<moe_block::layer*> layers;
+  std::vector<expert_layer*> moe_layers() {
+    std::vector<expert_layer*> layers;
     for (const auto& b : blocks_) layers.push_back(&b->moe.experts());
     return layers;
   }
@@ -152,7 +155,8 @@ class language_model {
   /// Time spent in everything that belongs to the MoE layers.
   stopwatch& moe_time() { return moe_time_; }
 
-  const lrmoe::ledger& moe_memory() const { return environment_.memory; }
+  /// Memory of the MoE layers where they compute.
+  const lrmoe::ledger& moe_memory() const { return place_->memory(); }
 
  private:
   struct block {
@@ -237,6 +241,7 @@ class language_model {
 
   model_shape shape_;
   moe_environment environment_;
+  std::unique_ptr<layer_place> place_;
   embedding table_;
   std::vector<std::unique_ptr<block>> blocks_;
   rms_norm final_norm_;

@@ -15,6 +15,8 @@
 
 namespace train {
 
+/// Where the MoE layers compute.
+enum class backend_choice { host, cuda };
 /// How a run saves MoE-layer time; a run with `exact` saves none.
 enum class method { exact, lrmoe, smaller_batch, fewer_steps, frozen_experts };
 enum class estimator_choice { pps, pps_shuffled, top, top_plus_sampled, uniform, uniform_unscaled };
@@ -30,6 +32,8 @@ enum class controller_choice {
 /// Names on the command line and in logs.
 template <class Choice>
 using names = std::vector<std::pair<std::string, Choice>>;
+inline const names<backend_choice> backend_names{{"host", backend_choice::host},
+                                                 {"cuda", backend_choice::cuda}};
 inline const names<method> method_names{{"exact", method::exact},
                                         {"lrmoe", method::lrmoe},
                                         {"smaller-batch", method::smaller_batch},
@@ -76,6 +80,7 @@ struct options {
   std::string json_log;  // empty: OUTPUT/log.jsonl
   std::string json;      // empty: none
 
+  backend_choice backend = backend_choice::host;
   train::method method = method::exact;
   estimator_choice estimator = estimator_choice::pps;
   lrmoe::scorer_kind scorer = lrmoe::scorer_kind::lrm;
@@ -190,8 +195,15 @@ struct options {
   }
 };
 
+inline constexpr const char* no_cuda_message =
+    "--backend cuda needs a program that was built with CUDA, and this one was not: run "
+    "scripts/bootstrap --cuda, cmake --preset cuda-release and cmake --build --preset cuda-release";
+
 /// Rules between flags. Returns what is wrong, or nothing.
 inline std::string conflict(const options& o) {
+#if !LRMOE_HAS_CUDA_BACKEND
+  if (o.backend == backend_choice::cuda) return no_cuda_message;
+#endif
   if (o.used_batch() < o.ranks)
     return fmt::format("--ranks {} is more than the {} sequences of a step: raise --batch", o.ranks,
                        o.used_batch());

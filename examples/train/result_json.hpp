@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <string>
 
+#if LRMOE_HAS_CUDA_BACKEND
+#include "../../benchmarks/support/gpu.hpp"
+#endif
 #include "../../benchmarks/support/results.hpp"
 #include "options.hpp"
 
@@ -22,7 +25,9 @@ inline json result_document(const options& o, const json& summary, const std::st
   const auto add = [&](const std::string& name, const json& value, const char* unit) {
     // A value that does not exist, a target that was not reached, becomes null.
     const double number = value.is_null() ? std::nan("") : value.get<double>();
-    results.add(name, number, unit, {}, {{"keep", o.keep}, {"seed", o.seed}});
+    results.add(
+        name, number, unit, {},
+        {{"keep", o.keep}, {"seed", o.seed}, {"backend", name_of(backend_names, o.backend)}});
   };
   if (o.target_loss > 0.0)
     add(fmt::format("time_to_loss/{}/{}", path, o.target_loss), summary.at("moe_s_to_target"), "s");
@@ -30,6 +35,9 @@ inline json result_document(const options& o, const json& summary, const std::st
   add("moe_time/" + path, summary.at("moe_s_cumulative"), "s");
   add("wall_time/" + path, summary.at("wall_s"), "s");
   json machine = bench::host_machine();
+#if LRMOE_HAS_CUDA_BACKEND
+  if (o.backend == backend_choice::cuda) machine = bench::gpu_machine();
+#endif
   machine["threads"] = summary.at("threads");
   return results.document("lrmoe_train", command, commit, machine);
 }

@@ -44,11 +44,15 @@ class trainer {
  public:
   /// The ranks of a run make one trainer each, and call it together.
   explicit trainer(const options& o, communicator ranks = lrmoe::single_rank{})
+      : trainer(o, std::move(ranks), place_of(o.backend)) {}
+
+  /// With MoE layers that compute elsewhere than o.backend says.
+  trainer(const options& o, communicator ranks, place_maker place)
       : options_(o),
         data_(shared_data(o, ranks)),
         parameters_(o.seed),
         own_batch_((o.used_batch() + ranks.size() - 1) / ranks.size()),
-        model_(parameters_, shape_of(o), policies_of(o), limits_of(o), own_batch_,
+        model_(parameters_, shape_of(o), policies_of(o), limits_of(o, place), own_batch_,
                std::move(ranks)),
         schedule_{o.learning_rate, o.used_warmup(), o.used_steps()},
         input_("input", own_batch_ * o.context),
@@ -121,6 +125,7 @@ class trainer {
               {"parameters", total_parameters()},
               {"process_peak_bytes", process_peak_bytes()},
               {"moe_peak_bytes", model_.moe_memory().peak_bytes()},
+              {"backend", name_of(backend_names, options_.backend)},
               {"ranks", ranks().size()},
               {"planner", options_.planner},
               {"used_batch", options_.used_batch()},
@@ -159,6 +164,7 @@ class trainer {
     const json settings = settings_of(o, data);
     lrmoe::named_settings named;
     for (const auto& [name, value] : settings.items()) named.emplace_back(name, value.dump());
+    named.emplace_back("backend", name_of(backend_names, o.backend));
     named.emplace_back("planner", o.planner);
     named.emplace_back("slots", std::to_string(o.used_slots()));
     named.emplace_back("rebalance", std::to_string(o.rebalance));
@@ -205,8 +211,9 @@ class trainer {
             o.balance};
   }
 
-  static moe_limits limits_of(const options& o) {
+  static moe_limits limits_of(const options& o, place_maker place) {
     moe_limits limits;
+    limits.place = place;
     if (!o.calibration.empty()) limits.rates = read_calibration(o.calibration);
     if (o.link_bytes_per_s > 0) {
       limits.rates.inside.bytes_per_s = static_cast<double>(o.link_bytes_per_s);
@@ -268,6 +275,7 @@ class trainer {
     line["used_steps"] = options_.used_steps();
     line["threads"] = space().concurrency();
     line["parameters"] = total_parameters();
+    line["backend"] = name_of(backend_names, options_.backend);
     line["ranks"] = ranks().size();
     line["planner"] = options_.planner;
     line["slots"] = options_.used_slots();

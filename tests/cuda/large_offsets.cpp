@@ -7,7 +7,7 @@ using namespace layer_test;
 
 namespace {
 
-using half = lrmoe::bfloat16;
+using bf16 = lrmoe::bfloat16;
 constexpr integer beyond = (integer{1} << 31) + 1000;
 
 /// Device memory that is not filled but for a piece.
@@ -28,16 +28,18 @@ class large_array {
     return {host.data(), host.extent(0)};
   }
   lrmoe::matrix_view<T, device> matrix(integer rows, integer columns) const {
-    return {storage_.data(), static_cast<std::size_t>(rows), static_cast<std::size_t>(columns)};
+    return lrmoe::matrix_view<T, device>(storage_.data(), static_cast<std::size_t>(rows),
+                                         static_cast<std::size_t>(columns));
   }
   lrmoe::tensor_view<T, device> tensor(integer planes, integer rows, integer columns) const {
-    return {storage_.data(), static_cast<std::size_t>(planes), static_cast<std::size_t>(rows),
-            static_cast<std::size_t>(columns)};
+    return lrmoe::tensor_view<T, device>(storage_.data(), static_cast<std::size_t>(planes),
+                                         static_cast<std::size_t>(rows),
+                                         static_cast<std::size_t>(columns));
   }
 
  private:
   lrmoe::vector_view<T, device> part(integer first, integer size) const {
-    return {storage_.data() + first, static_cast<std::size_t>(size)};
+    return lrmoe::vector_view<T, device>(storage_.data() + first, static_cast<std::size_t>(size));
   }
   Kokkos::View<T*, device> storage_;
 };
@@ -49,14 +51,14 @@ TEST_CASE("rows beyond 2^31 elements are computed as the first ones are", "[expe
   constexpr integer D = 512, F = 256, M = 20;
   const auto x_values = draw.normal(M * D, 1.0, oracle::format::bfloat16);
   const auto d_out_values = draw.normal(M * D, 1.0, oracle::format::bfloat16);
-  const array<half> gate_up(draw.normal(2 * D * 2 * F, 0.05, oracle::format::bfloat16));
-  const array<half> down(draw.normal(2 * F * D, 0.05, oracle::format::bfloat16));
-  const lrmoe::tensor_view<const half, device> gate_up_view(gate_up.tensor(2, D, 2 * F));
-  const lrmoe::tensor_view<const half, device> down_view(down.tensor(2, F, D));
+  const array<bf16> gate_up(draw.normal(2 * D * 2 * F, 0.05, oracle::format::bfloat16));
+  const array<bf16> down(draw.normal(2 * F * D, 0.05, oracle::format::bfloat16));
+  const lrmoe::tensor_view<const bf16, device> gate_up_view(gate_up.tensor(2, D, 2 * F));
+  const lrmoe::tensor_view<const bf16, device> down_view(down.tensor(2, F, D));
 
   const auto run = [&](integer first, bool gathered) {
     const integer rows = first + M;
-    const large_array<half> x(rows * D), d_out(rows * D), pre(rows * 2 * F), h(rows * F),
+    const large_array<bf16> x(rows * D), d_out(rows * D), pre(rows * 2 * F), h(rows * F),
         y(rows * D), d_pre(rows * 2 * F), scaled_h(rows * F), dx(rows * D);
     x.put(first * D, x_values);
     d_out.put(first * D, d_out_values);
@@ -76,11 +78,11 @@ TEST_CASE("rows beyond 2^31 elements are computed as the first ones are", "[expe
     lrmoe::workspace<device> scratch(account);
     backend::expert_operations on(scratch);
     const space_type space;
-    using rows_of = lrmoe::gathered_rows<half, device>;
+    using rows_of = lrmoe::gathered_rows<bf16, device>;
     on.gate_up(space, rows_of{x.matrix(rows, D), index_view}, groups, gate_up_view,
                pre.matrix(rows, 2 * F), h.matrix(rows, F), norms.vector());
     on.down(space, rows_of{h.matrix(rows, F)}, groups, down_view, y.matrix(rows, D));
-    lrmoe::swiglu_kept_rows<half, device> kept;
+    lrmoe::swiglu_kept_rows<bf16, device> kept;
     kept.x = {x.matrix(rows, D), index_view};
     kept.pre = {pre.matrix(rows, 2 * F), index_view};
     kept.d_out = {d_out.matrix(rows, D), index_view};
@@ -95,11 +97,11 @@ TEST_CASE("rows beyond 2^31 elements are computed as the first ones are", "[expe
                         dx.matrix(rows, D));
     // Two tokens of which each sums two far rows.
     const array<index_type> row_of_pair(std::vector<index_type>{at, at + 19, at + 3, -1});
-    const array<half> out(2 * D);
-    lrmoe::combine(space, lrmoe::matrix_view<const half, device>(y.matrix(rows, D)),
+    const array<bf16> out(2 * D);
+    lrmoe::combine(space, lrmoe::matrix_view<const bf16, device>(y.matrix(rows, D)),
                    lrmoe::vector_view<const index_type, device>(row_of_pair.vector()),
                    lrmoe::matrix_view<const float, device>{},
-                   lrmoe::matrix_view<const half, device>{}, out.matrix(2, D));
+                   lrmoe::matrix_view<const bf16, device>{}, out.matrix(2, D));
     space.fence("lrmoe_test::large_offsets");
     for (const double value : out.values()) REQUIRE(std::isfinite(value));
     return std::vector{pre.bits(first * 2 * F, M * 2 * F),
@@ -128,7 +130,7 @@ TEST_CASE("experts whose weights lie beyond 2^31 elements train on a GPU as the 
   const auto run = [&](integer E) {
     // Expert 1 of the problem becomes the last of E experts; all between are empty.
     const integer wide = D * 2 * F, narrow = F * D;
-    const large_array<half> gate_up(E * wide), down(E * narrow);
+    const large_array<bf16> gate_up(E * wide), down(E * narrow);
     const large_array<float> d_gate_up(E * wide), d_down(E * narrow);
     for (const integer e : {integer{0}, integer{1}}) {
       const integer to = e == 0 ? 0 : E - 1;
@@ -140,15 +142,15 @@ TEST_CASE("experts whose weights lie beyond 2^31 elements train on a GPU as the 
     }
     problem moved = p;
     for (auto& e : moved.in.experts) e = e == 0 ? 0 : static_cast<std::int32_t>(E - 1);
-    const call<half> views(moved);
-    lrmoe::expert_weights<half, device> weights;
+    const call<bf16> views(moved);
+    lrmoe::expert_weights<bf16, device> weights;
     weights.gate_up = gate_up.tensor(E, D, 2 * F);
     weights.down = down.tensor(E, F, D);
     lrmoe::expert_gradients<float, device> gradients;
     gradients.gate_up = d_gate_up.tensor(E, D, 2 * F);
     gradients.down = d_down.tensor(E, F, D);
     lrmoe::context<backend> context;
-    layer_of<policies, half> layer(context, {D, F, E, 1, 0}, choice);
+    layer_of<policies, bf16> layer(context, {D, F, E, 1, 0}, choice);
     layer.forward(0, views.x_view(), views.router_input<lrmoe::given_routing>(), weights,
                   views.out_view());
     layer.backward(views.d_out_view(), weights, views.dx_view(),

@@ -187,6 +187,17 @@ TEST_CASE("bad usage is exit code 2 and help is 0", "[train]") {
   CHECK(code({}) == 2);
   CHECK(code({"--data", "a"}) == 2);
   CHECK(code({"--data", "a", "--plan-only"}) == -1);
+  CHECK(code({"--data", "a", "--output", "b", "--backend", "host"}) == -1);
+  CHECK(code({"--data", "a", "--output", "b", "--backend", "gpu"}) == 2);
+#if LRMOE_HAS_CUDA_BACKEND
+  CHECK(code({"--data", "a", "--output", "b", "--backend", "cuda"}) == -1);
+#else
+  CHECK(code({"--data", "a", "--output", "b", "--backend", "cuda"}) == 2);
+  options cuda;
+  cuda.backend = backend_choice::cuda;
+  CHECK_NAMES(conflict(cuda), "--backend cuda", "scripts/bootstrap --cuda", "cuda-release");
+  CHECK_NAMES(message_of([&] { place_of(cuda.backend); }), "--backend cuda", "cuda-release");
+#endif
   CHECK(code({"--data", "a", "--plan-only", "--memory-budget", "2GiB", "--link", "1250MB"}) == -1);
   for (const auto& [flag, value] :
        std::vector<std::pair<std::string, std::string>>{{"--keep", "0"},

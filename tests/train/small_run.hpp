@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdlib>
+#include <cstring>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@ inline std::string small_text() {
 struct small_run {
   temporary_folder place;
   options o;
+  place_maker layers = nullptr;  // where MoE layers compute; nullptr: where o.backend says
 
   explicit small_run(train::method method = method::exact) {
     use_one_blas_thread();
@@ -46,12 +48,13 @@ struct small_run {
 
   /// On o.ranks ranks of this process.
   bool run(std::int64_t until = 1000) const {
-    if (o.ranks == 1) return trainer(o).run(until);
+    const place_maker where = layers != nullptr ? layers : place_of(o.backend);
+    if (o.ranks == 1) return trainer(o, lrmoe::single_rank{}, where).run(until);
     bool complete = false;
     lrmoe::logical::world world(static_cast<int>(o.ranks));
     world.run([&](lrmoe::logical::communicator& joined) {
       const bool first = joined.rank() == 0;
-      const bool finished = trainer(o, std::move(joined)).run(until);
+      const bool finished = trainer(o, std::move(joined), where).run(until);
       if (first) complete = finished;
     });
     return complete;
@@ -75,6 +78,22 @@ struct small_run {
         for (const char* key : {"val_loss", "val_loss_smoothed"}) values.push_back(line[key]);
     }
     return values;
+  }
+
+  /// One number of every step.
+  std::vector<double> of_steps(const char* key) const {
+    std::vector<double> values;
+    for (const json& line : log())
+      if (line["type"] == "step") values.push_back(line[key]);
+    return values;
+  }
+
+  /// The checkpoint without its description, which has times: header's sizes and the payload.
+  std::string tensors() const {
+    const std::string content = content_of(o.output + "/checkpoint.bin");
+    std::uint32_t description = 0;
+    std::memcpy(&description, content.data() + 12, sizeof description);
+    return content.substr(32 + description);
   }
 };
 

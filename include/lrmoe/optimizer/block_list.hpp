@@ -34,6 +34,13 @@ inline constexpr std::int64_t block_size = 4096;
 template <class From, class To>
 class copy_list {
  public:
+  // Public, as nvcc asks of what a kernel captures.
+  struct block {
+    const From* from;
+    To* to;
+    std::int64_t count;
+  };
+
   void clear() { blocks_.clear(); }
 
   void add(const From* from, To* to, std::int64_t count) {
@@ -54,11 +61,6 @@ class copy_list {
   }
 
  private:
-  struct block {
-    const From* from;
-    To* to;
-    std::int64_t count;
-  };
   std::vector<block> blocks_;
 };
 
@@ -66,6 +68,15 @@ class copy_list {
 template <class T>
 class sum_list {
  public:
+  // Public, as nvcc asks of what a kernel captures.
+  struct block {
+    T* to;
+    std::int64_t count;
+    std::int64_t at;  ///< of the run
+    std::int64_t first_source;
+    std::int64_t num_sources;
+  };
+
   void clear() {
     blocks_.clear();
     sources_.clear();
@@ -122,13 +133,6 @@ class sum_list {
   }
 
  private:
-  struct block {
-    T* to;
-    std::int64_t count;
-    std::int64_t at;  ///< of the run
-    std::int64_t first_source;
-    std::int64_t num_sources;
-  };
   std::vector<block> blocks_;
   std::vector<const T*> sources_;
   std::int64_t blocks_of_run_ = 0;

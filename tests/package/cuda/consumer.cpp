@@ -5,6 +5,9 @@
 #include <lrmoe/cuda/backend.hpp>
 #include <lrmoe/lrmoe.hpp>
 
+// Every kernel of the backend, in the other type that it is made for.
+template class lrmoe::moe_layer<lrmoe::bfloat16, lrmoe::cuda::backend<>>;
+
 int main(int argc, char** argv) {
   const Kokkos::ScopeGuard kokkos(argc, argv);
   using backend = lrmoe::cuda::backend<>;
