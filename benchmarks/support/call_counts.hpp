@@ -34,8 +34,11 @@ struct call_counts {
       namespace tools = Kokkos::Tools::Experimental;
       using space = Kokkos::Profiling::SpaceHandle;
       current() = &into;
-      tools::set_allocate_data_callback([](const space, const char*, const void*,
-                                           const std::uint64_t) { ++current()->allocations; });
+      // Kokkos asks for no bytes before it launches teams on a GPU.
+      tools::set_allocate_data_callback(
+          [](const space, const char*, const void*, const std::uint64_t bytes) {
+            current()->allocations += bytes > 0 ? 1 : 0;
+          });
       tools::set_begin_fence_callback(
           [](const char* name, const std::uint32_t, std::uint64_t* /*id*/) {
             ++current()->fences;

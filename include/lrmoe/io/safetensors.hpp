@@ -256,7 +256,8 @@ std::vector<std::int64_t> shape_of(const View& view) {
   require(view.span_is_contiguous(), "safetensors: the view '", view.label(),
           "' has gaps between its rows: pass a contiguous one");
   std::vector<std::int64_t> shape;
-  for (std::size_t i = 0; i < View::rank(); ++i)
+  // Not `i < rank`: nvcc warns of an unsigned number below the 0 of a single value.
+  for (std::size_t i = 0; i != View::rank(); ++i)
     shape.push_back(static_cast<std::int64_t>(view.extent(i)));
   return shape;
 }
