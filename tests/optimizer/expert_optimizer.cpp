@@ -261,8 +261,8 @@ TEST_CASE("the ledger knows the optimizer's memory, and steps already seen alloc
         const integer owned = optimizer.owned_parameters();
         total += owned;
         CHECK(live(lrmoe::memory_category::gradients) == 4 * owned);
-        // With messages. What layers plan with stays untouched.
-        CHECK(live(lrmoe::memory_category::optimizer) > 3 * 4 * owned + 4 * p.n());
+        // With messages, unless chance left this rank nothing to send. What layers plan with stays untouched.
+        CHECK(live(lrmoe::memory_category::optimizer) >= 3 * 4 * owned + 4 * p.n());
         CHECK(on.memory.live_bytes() == 4 * owned + live(lrmoe::memory_category::optimizer));
         for (integer t = 0; t < p.steps(); ++t) run_step(p, t, optimizer, on);
         const integer allocations = on.memory.allocations();
