@@ -8,7 +8,7 @@
 #include <lrmoe/cuda/product/measured_product.hpp>
 
 #include "catch.hpp"
-#include "random.hpp"
+#include "fixture.hpp"
 
 namespace {
 
@@ -19,26 +19,9 @@ using lrmoe::cuda::product_operation;
 using std::int64_t;
 using counts = std::vector<index_type>;
 
-template <class T>
-constexpr oracle::format format_of = std::is_same_v<T, double>  ? oracle::format::binary64
-                                     : std::is_same_v<T, float> ? oracle::format::binary32
-                                                                : oracle::format::bfloat16;
-
-template <class T>
-T element(double value) {
-  if constexpr (std::is_same_v<T, lrmoe::bfloat16>)
-    return lrmoe::bfloat16(static_cast<float>(value));
-  else
-    return static_cast<T>(value);
-}
-
-template <class T>
-double value_of(T value) {
-  if constexpr (std::is_same_v<T, lrmoe::bfloat16>)
-    return static_cast<float>(value);
-  else
-    return static_cast<double>(value);
-}
+using fixture::element;
+using fixture::format_of;
+using fixture::value_of;
 
 /// A stream of the program's own.
 struct own_stream {
@@ -117,7 +100,7 @@ struct extents {
 /// place, twice what rounding to nearest does, as tensor cores do not promise to round to nearest.
 template <class Element>
 long double sum_error(int64_t terms, long double magnitude) {
-  const long double u = 2 * oracle::unit_roundoff(format_of<lrmoe::accumulate_t<Element>>);
+  const long double u = 2 * oracle::unit_roundoff(format_of<lrmoe::accumulate_t<Element>>());
   return static_cast<long double>(terms + 1) * u * magnitude * 1.01L;
 }
 
@@ -178,7 +161,7 @@ class rows_case {
             magnitude += std::abs(term);
           }
           long double error = sum_error<Element>(shape_.k, magnitude);
-          error += oracle::unit_roundoff(format_of<Element>) * (std::abs(sum) + error);
+          error += oracle::unit_roundoff(format_of<Element>()) * (std::abs(sum) + error);
           const double result = value_of(got[c_.first() + size(row * shape_.n + j)]);
           wrong += !(std::abs(result - sum) <= error);
         }
@@ -202,7 +185,7 @@ class rows_case {
   static std::size_t size(int64_t n) { return static_cast<std::size_t>(n); }
   static void fill(fixture::random& draw, device_array<Element>& to, int64_t first, int64_t n,
                    double deviation) {
-    const std::vector<double> values = draw.normal(n, deviation, format_of<Element>);
+    const std::vector<double> values = draw.normal(n, deviation, format_of<Element>());
     for (int64_t i = 0; i < n; ++i) to[first + i] = element<Element>(values[size(i)]);
   }
 
@@ -292,7 +275,7 @@ class sums_case {
   static std::size_t size(int64_t n) { return static_cast<std::size_t>(n); }
   template <class T>
   static void fill(fixture::random& draw, device_array<T>& to, int64_t first, int64_t n) {
-    const std::vector<double> values = draw.normal(n, 1.0, format_of<T>);
+    const std::vector<double> values = draw.normal(n, 1.0, format_of<T>());
     for (int64_t i = 0; i < n; ++i) to[first + i] = element<T>(values[size(i)]);
   }
 

@@ -38,7 +38,7 @@ class expert_sorter {
     const auto P = static_cast<std::int64_t>(experts.size());
     const auto K = static_cast<index_type>(experts.extent(1));
     constexpr std::int64_t chunk = pairs_of_thread<ExecutionSpace>;
-    const std::int64_t num_chunks = (P + chunk - 1) / chunk;
+    const std::int64_t num_chunks = chunks<ExecutionSpace>(P);
     const expert_order<Device> order{
         offsets_.template vector<index_type>(E + 1), pair_of_row_.template vector<index_type>(P),
         token_of_row_.template vector<index_type>(P), row_of_pair_.template vector<index_type>(P)};
@@ -92,8 +92,7 @@ class expert_sorter {
   /// Counters that sorting P pairs of E experts takes from the workspace.
   template <class ExecutionSpace>
   static std::int64_t counters(std::int64_t P, std::int64_t E) {
-    constexpr std::int64_t chunk = pairs_of_thread<ExecutionSpace>;
-    return E * ((P + chunk - 1) / chunk);
+    return E * chunks<ExecutionSpace>(P);
   }
 
   std::int64_t size_bytes() const {
@@ -105,6 +104,10 @@ class expert_sorter {
   // A thread of a GPU is slow and one of thousands.
   template <class ExecutionSpace>
   static constexpr std::int64_t pairs_of_thread = detail::on_gpu<ExecutionSpace> ? 64 : 1024;
+  template <class ExecutionSpace>
+  static constexpr std::int64_t chunks(std::int64_t P) {
+    return (P + pairs_of_thread<ExecutionSpace> - 1) / pairs_of_thread<ExecutionSpace>;
+  }
 
   buffer<Device> offsets_;
   buffer<Device> pair_of_row_;

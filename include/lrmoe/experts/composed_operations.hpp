@@ -129,12 +129,8 @@ class composed_operations {
     if (groups.rows() == 0) return {};
     product_.add_products(space, packed(space, left_rows, left, groups),
                           packed(space, right_rows, right, groups), groups, gradient);
-    const auto rows = static_cast<double>(groups.rows());
-    const auto A = static_cast<double>(gradient.extent(1)),
-               B = static_cast<double>(gradient.extent(2));
-    const double written =
-        static_cast<double>(groups.used()) * A * B * sizeof(accumulate_t<Element>);
-    return {2.0 * rows * A * B, rows * (A + B) * sizeof(Element) + written, written};
+    return gradient_product_cost<Element>(groups, static_cast<std::int64_t>(gradient.extent(1)),
+                                          static_cast<std::int64_t>(gradient.extent(2)));
   }
 
  private:
@@ -180,12 +176,9 @@ class composed_operations {
   template <class Element>
   static product_cost row_cost(const groups_type& groups, const tensor<const Element>& weights,
                                bool transpose) {
-    const auto rows = static_cast<double>(groups.rows());
-    const auto inner = static_cast<double>(weights.extent(transpose ? 2 : 1)),
-               width = static_cast<double>(weights.extent(transpose ? 1 : 2));
-    return {2.0 * rows * inner * width,
-            (rows * inner + static_cast<double>(groups.used()) * inner * width) * sizeof(Element),
-            rows * width * sizeof(Element)};
+    return row_product_cost<Element>(
+        groups, static_cast<std::int64_t>(weights.extent(transpose ? 2 : 1)),
+        static_cast<std::int64_t>(weights.extent(transpose ? 1 : 2)), sizeof(Element));
   }
 
   workspace<Device>& workspace_;

@@ -57,6 +57,25 @@ struct product_cost {
   }
 };
 
+/// Cost of rows (., inner) times a weight (inner, width) a group, `result_bytes` for each number of the result.
+template <class Element, class Device>
+product_cost row_product_cost(const row_groups<Device>& groups, std::int64_t inner,
+                              std::int64_t width, std::size_t result_bytes) {
+  const auto rows = static_cast<double>(groups.rows());
+  return {2.0 * rows * inner * width,
+          (rows * inner + static_cast<double>(groups.used()) * inner * width) * sizeof(Element),
+          rows * width * result_bytes};
+}
+
+/// Cost of adding rows (., A)^T times rows (., B) to a gradient (A, B) a group.
+template <class Element, class Device>
+product_cost gradient_product_cost(const row_groups<Device>& groups, std::int64_t A,
+                                   std::int64_t B) {
+  const auto rows = static_cast<double>(groups.rows());
+  const double sums = static_cast<double>(groups.used()) * A * B * sizeof(accumulate_t<Element>);
+  return {2.0 * rows * A * B, rows * (A + B) * sizeof(Element) + sums, sums};
+}
+
 /// The signatures, for one element type. Shapes are given where a backend implements them
 /// (lrmoe/openmp/experts/operations.hpp, lrmoe/experts/composed_operations.hpp). Scratch comes from the
 /// workspace: reserve<Element>(space, works) takes it for a whole call, so that backward, once gradients

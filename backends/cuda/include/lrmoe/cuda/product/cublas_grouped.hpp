@@ -70,27 +70,11 @@ struct write_pointers {
 ///           that are aligned to 16 bytes; as it cannot see the pointers, this class looks (aligned()).
 /// Throws    error for a combination that is not supported, argument_error for matrices that are not
 ///           aligned; nothing was enqueued then. cublas_loop serves both.
-class cublas_grouped {
+class cublas_grouped : public typed_products<cublas_grouped> {
  public:
   static constexpr const char* name = "grouped";
 
   explicit cublas_grouped(workspace<device_type>& scratch) : scratch_(&scratch) {}
-
-  /// See lrmoe::grouped_product.
-  template <class Element>
-  void multiply_rows(const Kokkos::Cuda& space, const matrix_view<const Element, device_type>& a,
-                     const row_groups<device_type>& groups,
-                     const tensor_view<const Element, device_type>& weights, bool transpose,
-                     const matrix_view<Element, device_type>& c) {
-    multiply(space, multiply_rows_gemm(a, groups, weights, transpose, c), groups);
-  }
-  template <class Element>
-  void add_products(const Kokkos::Cuda& space, const matrix_view<const Element, device_type>& a,
-                    const matrix_view<const Element, device_type>& b,
-                    const row_groups<device_type>& groups,
-                    const tensor_view<accumulate_t<Element>, device_type>& gradient) {
-    multiply(space, add_products_gemm(a, b, groups, gradient), groups);
-  }
 
   static std::int64_t workspace_bytes(const Kokkos::Cuda& space) {
     return cublas_workspace::bytes(space, 1) + own_bytes;

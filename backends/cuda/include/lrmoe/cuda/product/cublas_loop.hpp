@@ -22,29 +22,13 @@ namespace lrmoe::cuda {
 ///           lane a group goes to depends on the groups' sizes alone.
 /// Cost      one launch per group with rows, a few microseconds of host time each
 template <int Lanes>
-class basic_cublas_loop {
+class basic_cublas_loop : public typed_products<basic_cublas_loop<Lanes>> {
   static_assert(Lanes >= 1 && Lanes <= 64, "lrmoe::cuda::basic_cublas_loop: use 1 to 64 lanes");
 
  public:
   static constexpr const char* name = "loop";
 
   explicit basic_cublas_loop(workspace<device_type>& scratch) : scratch_(&scratch) {}
-
-  /// See lrmoe::grouped_product.
-  template <class Element>
-  void multiply_rows(const Kokkos::Cuda& space, const matrix_view<const Element, device_type>& a,
-                     const row_groups<device_type>& groups,
-                     const tensor_view<const Element, device_type>& weights, bool transpose,
-                     const matrix_view<Element, device_type>& c) {
-    multiply(space, multiply_rows_gemm(a, groups, weights, transpose, c), groups);
-  }
-  template <class Element>
-  void add_products(const Kokkos::Cuda& space, const matrix_view<const Element, device_type>& a,
-                    const matrix_view<const Element, device_type>& b,
-                    const row_groups<device_type>& groups,
-                    const tensor_view<accumulate_t<Element>, device_type>& gradient) {
-    multiply(space, add_products_gemm(a, b, groups, gradient), groups);
-  }
 
   static std::int64_t workspace_bytes(const Kokkos::Cuda& space) {
     return cublas_workspace::bytes(space, Lanes);

@@ -174,4 +174,28 @@ grouped_gemm add_products_gemm(const matrix_view<const Element, device_type>& a,
   return gemm;
 }
 
+/// The two operations of lrmoe::grouped_product for a provider whose multiply(space, gemm, groups) takes them
+/// untyped.
+template <class Provider>
+class typed_products {
+ public:
+  template <class Element>
+  void multiply_rows(const Kokkos::Cuda& space, const matrix_view<const Element, device_type>& a,
+                     const row_groups<device_type>& groups,
+                     const tensor_view<const Element, device_type>& weights, bool transpose,
+                     const matrix_view<Element, device_type>& c) {
+    provider().multiply(space, multiply_rows_gemm(a, groups, weights, transpose, c), groups);
+  }
+  template <class Element>
+  void add_products(const Kokkos::Cuda& space, const matrix_view<const Element, device_type>& a,
+                    const matrix_view<const Element, device_type>& b,
+                    const row_groups<device_type>& groups,
+                    const tensor_view<accumulate_t<Element>, device_type>& gradient) {
+    provider().multiply(space, add_products_gemm(a, b, groups, gradient), groups);
+  }
+
+ private:
+  Provider& provider() { return static_cast<Provider&>(*this); }
+};
+
 }  // namespace lrmoe::cuda

@@ -46,7 +46,7 @@ inline product_mode product_mode_of(std::string_view text) {
 ///           the choices, load them.
 /// Supports  everything: what cublas_grouped does not is computed by cublas_loop, in each mode but grouped;
 ///           report() lists it.
-class measured_product {
+class measured_product : public typed_products<measured_product> {
  public:
   explicit measured_product(workspace<device_type>& scratch) : loop_(scratch), grouped_(scratch) {
     if (const char* text = std::getenv("LRMOE_CUDA_PRODUCT")) mode_ = product_mode_of(text);
@@ -58,22 +58,6 @@ class measured_product {
       if (each != nullptr) static_cast<void>(cudaEventDestroy(each));
   }
 
-  /// See lrmoe::grouped_product.
-  template <class Element>
-  void multiply_rows(const Kokkos::Cuda& space, const matrix_view<const Element, device_type>& a,
-                     const row_groups<device_type>& groups,
-                     const tensor_view<const Element, device_type>& weights, bool transpose,
-                     const matrix_view<Element, device_type>& c) {
-    multiply(space, multiply_rows_gemm(a, groups, weights, transpose, c), groups);
-  }
-  template <class Element>
-  void add_products(const Kokkos::Cuda& space, const matrix_view<const Element, device_type>& a,
-                    const matrix_view<const Element, device_type>& b,
-                    const row_groups<device_type>& groups,
-                    const tensor_view<accumulate_t<Element>, device_type>& gradient) {
-    multiply(space, add_products_gemm(a, b, groups, gradient), groups);
-  }
-
   /// The providers share the workspace of cuBLAS, of which the loop takes more.
   static std::int64_t workspace_bytes(const Kokkos::Cuda& space) {
     return cublas_loop::workspace_bytes(space) + cublas_grouped::workspace_bytes(space) -
@@ -82,6 +66,24 @@ class measured_product {
   void reserve(const Kokkos::Cuda& space) {
     loop_.reserve(space);
     grouped_.reserve(space);
+  }
+
+  /// The products of all groups that have rows.
+  void multiply(const Kokkos::Cuda& space, const grouped_gemm& gemm,
+                const row_groups<device_type>& groups) {
+    if (groups.rows() == 0) return;
+    if (mode_ == product_mode::loop || mode_ == product_mode::grouped)
+      return run(mode_ == product_mode::loop ? product_provider::loop : product_provider::grouped,
+                 space, gemm, groups);
+    if (!grouped_.supports(space, gemm) || !grouped_.aligned(gemm, groups))
+      return run(product_provider::loop, space, gemm, groups);
+    const std::int64_t used = groups.used();
+    entry* known = entry_of(gemm, used, groups.rows() / used);
+    if (known != nullptr && known->decided()) return run(known->faster(), space, gemm, groups);
+    if (mode_ == product_mode::rule)
+      return run(by_rule(gemm, groups.rows(), used), space, gemm, groups);
+    measure(known != nullptr ? *known : add_entry(gemm, used, groups.rows() / used), space, gemm,
+            groups);
   }
 
   product_mode mode() const { return mode_; }
@@ -112,23 +114,6 @@ class measured_product {
   };
 
   static constexpr int calls_to_measure = 4;
-
-  void multiply(const Kokkos::Cuda& space, const grouped_gemm& gemm,
-                const row_groups<device_type>& groups) {
-    if (groups.rows() == 0) return;
-    if (mode_ == product_mode::loop || mode_ == product_mode::grouped)
-      return run(mode_ == product_mode::loop ? product_provider::loop : product_provider::grouped,
-                 space, gemm, groups);
-    if (!grouped_.supports(space, gemm) || !grouped_.aligned(gemm, groups))
-      return run(product_provider::loop, space, gemm, groups);
-    const std::int64_t used = groups.used();
-    entry* known = entry_of(gemm, used, groups.rows() / used);
-    if (known != nullptr && known->decided()) return run(known->faster(), space, gemm, groups);
-    if (mode_ == product_mode::rule)
-      return run(by_rule(gemm, groups.rows(), used), space, gemm, groups);
-    measure(known != nullptr ? *known : add_entry(gemm, used, groups.rows() / used), space, gemm,
-            groups);
-  }
 
   /// The loop's cost is the host's, 8 microseconds per group where it was measured, until a group's
   /// product takes the device as long; the grouped kernel has the lower rate, about 280 TFLOP/s for

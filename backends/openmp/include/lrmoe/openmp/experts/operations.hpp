@@ -61,38 +61,37 @@ class expert_operations {
     const thread_scratch<real, 3> scratch(
         workspace_, space, {tile_rows * D, tile_rows * 2 * F, group_scratch<real>(weights)});
     const typename Product::session session;
-    const auto used =
-        for_each_tile("lrmoe::gate_up::tile", space, groups, tile_rows, 1,
-                      [&](const tile& at, std::int64_t /*part*/) {
-                        const auto [x_scratch, gu_scratch, weight_scratch] = scratch.mine();
-                        const auto input = load_rows(x, at, 0, D, x_scratch);
-                        real* gu = gu_scratch;
-                        if constexpr (std::is_same_v<real, Element>) {
-                          if (save) gu = &pre(at.first, 0);
+    for_each_tile("lrmoe::gate_up::tile", space, groups, tile_rows, 1,
+                  [&](const tile& at, std::int64_t /*part*/) {
+                    const auto [x_scratch, gu_scratch, weight_scratch] = scratch.mine();
+                    const auto input = load_rows(x, at, 0, D, x_scratch);
+                    real* gu = gu_scratch;
+                    if constexpr (std::is_same_v<real, Element>) {
+                      if (save) gu = &pre(at.first, 0);
+                    }
+                    Product::multiply(false, false, at.rows, 2 * F, D, input.data, input.stride,
+                                      load_group(weights, at.group, weight_scratch), 2 * F, real(0),
+                                      gu, 2 * F);
+                    for (std::int64_t i = 0; i < at.rows; ++i, gu += 2 * F) {
+                      if constexpr (!std::is_same_v<real, Element>) {
+                        for (std::int64_t f = 0; f < 2 * F; ++f) {
+                          const auto rounded = static_cast<Element>(gu[f]);
+                          if (save) pre(at.first + i, f) = rounded;
+                          gu[f] = static_cast<real>(rounded);
                         }
-                        Product::multiply(false, false, at.rows, 2 * F, D, input.data, input.stride,
-                                          load_group(weights, at.group, weight_scratch), 2 * F,
-                                          real(0), gu, 2 * F);
-                        for (std::int64_t i = 0; i < at.rows; ++i, gu += 2 * F) {
-                          if constexpr (!std::is_same_v<real, Element>) {
-                            for (std::int64_t f = 0; f < 2 * F; ++f) {
-                              const auto rounded = static_cast<Element>(gu[f]);
-                              if (save) pre(at.first + i, f) = rounded;
-                              gu[f] = static_cast<real>(rounded);
-                            }
-                          }
-                          Element* hidden = &h(at.first + i, 0);
-                          real squares = 0;
+                      }
+                      Element* hidden = &h(at.first + i, 0);
+                      real squares = 0;
 #pragma omp simd reduction(+ : squares)
-                          for (std::int64_t f = 0; f < F; ++f) {
-                            hidden[f] = static_cast<Element>(gu[f] * sigmoid(gu[f]) * gu[F + f]);
-                            squares += static_cast<real>(hidden[f]) * static_cast<real>(hidden[f]);
-                          }
-                          if (norms.size() != 0)
-                            norms(at.first + i) = static_cast<float>(std::sqrt(squares));
-                        }
-                      });
-    return row_cost<Element>(used, D, 2 * F, save ? sizeof(Element) : 0);
+                      for (std::int64_t f = 0; f < F; ++f) {
+                        hidden[f] = static_cast<Element>(gu[f] * sigmoid(gu[f]) * gu[F + f]);
+                        squares += static_cast<real>(hidden[f]) * static_cast<real>(hidden[f]);
+                      }
+                      if (norms.size() != 0)
+                        norms(at.first + i) = static_cast<float>(std::sqrt(squares));
+                    }
+                  });
+    return row_product_cost<Element>(groups, D, 2 * F, save ? sizeof(Element) : 0);
   }
 
   /// y = h W_down
@@ -131,7 +130,7 @@ class expert_operations {
         workspace_, space, {tile_rows * D, tile_rows * F, 2 * F, group_scratch<real>(weights)});
     const bool store = d_pre.size() != 0;
     const typename Product::session session;
-    const auto used = for_each_tile(
+    for_each_tile(
         "lrmoe::down_backward::tile", space, rows.groups, tile_rows, 1,
         [&](const tile& at, std::int64_t /*part*/) {
           const auto [d_out_scratch, dh_scratch, pre_scratch, weight_scratch] = scratch.mine();
@@ -174,7 +173,7 @@ class expert_operations {
             if (d_weights.size() != 0) d_weights(m) = factor * inner;
           }
         });
-    return row_cost<Element>(used, D, F, 0);
+    return row_product_cost<Element>(rows.groups, D, F, 0);
   }
 
   /// dW += left^T right
@@ -195,7 +194,7 @@ class expert_operations {
     const thread_scratch<real, 2> scratch(workspace_, space,
                                           {tile_rows * part_rows, tile_rows * B});
     const typename Product::session session;
-    const auto used = for_each_tile(
+    for_each_tile(
         "lrmoe::weight_gradient::tile", space, groups, std::numeric_limits<index_type>::max(),
         parts, [&](const tile& at, std::int64_t part) {
           const auto [left_scratch, right_scratch] = scratch.mine();
@@ -209,10 +208,7 @@ class expert_operations {
                               r.stride, real(1), &gradient(at.group, first_column, 0), B);
           }
         });
-    const double rows = static_cast<double>(used.rows);
-    const double elements = static_cast<double>(used.groups) * A * B;
-    return {2.0 * rows * A * B, rows * (A + B) * sizeof(Element) + elements * sizeof(real),
-            elements * sizeof(real)};
+    return gradient_product_cost<Element>(groups, A, B);
   }
 
  private:
@@ -243,33 +239,22 @@ class expert_operations {
     const thread_scratch<real, 3> scratch(
         workspace_, space, {tile_rows * inner, tile_rows * width, group_scratch<real>(weights)});
     const typename Product::session session;
-    const auto used = for_each_tile(
-        label, space, groups, tile_rows, 1, [&](const tile& at, std::int64_t /*part*/) {
-          const auto [row_scratch, y_scratch, weight_scratch] = scratch.mine();
-          const auto input = load_rows(rows, at, 0, inner, row_scratch);
-          real* product = y_scratch;
-          if constexpr (std::is_same_v<real, Element>) product = &y(at.first, 0);
-          Product::multiply(false, transpose, at.rows, width, inner, input.data, input.stride,
-                            load_group(weights, at.group, weight_scratch), stride, real(0), product,
-                            width);
-          if constexpr (!std::is_same_v<real, Element>) {
-            Element* stored = &y(at.first, 0);
-            for (std::int64_t i = 0; i < at.rows * width; ++i) {
-              stored[i] = static_cast<Element>(product[i]);
-            }
-          }
-        });
-    return row_cost<Element>(used, inner, width, sizeof(Element));
-  }
-
-  /// Cost of rows (., inner) times a weight (inner, width) a group.
-  template <class Element>
-  static product_cost row_cost(const used_rows& used, std::int64_t inner, std::int64_t width,
-                               std::size_t result_bytes) {
-    const double rows = static_cast<double>(used.rows);
-    return {2.0 * rows * inner * width,
-            (rows * inner + static_cast<double>(used.groups) * inner * width) * sizeof(Element),
-            rows * width * result_bytes};
+    for_each_tile(label, space, groups, tile_rows, 1, [&](const tile& at, std::int64_t /*part*/) {
+      const auto [row_scratch, y_scratch, weight_scratch] = scratch.mine();
+      const auto input = load_rows(rows, at, 0, inner, row_scratch);
+      real* product = y_scratch;
+      if constexpr (std::is_same_v<real, Element>) product = &y(at.first, 0);
+      Product::multiply(false, transpose, at.rows, width, inner, input.data, input.stride,
+                        load_group(weights, at.group, weight_scratch), stride, real(0), product,
+                        width);
+      if constexpr (!std::is_same_v<real, Element>) {
+        Element* stored = &y(at.first, 0);
+        for (std::int64_t i = 0; i < at.rows * width; ++i) {
+          stored[i] = static_cast<Element>(product[i]);
+        }
+      }
+    });
+    return row_product_cost<Element>(groups, inner, width, sizeof(Element));
   }
 
   workspace<device_type>& workspace_;

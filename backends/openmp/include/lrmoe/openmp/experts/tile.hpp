@@ -25,12 +25,6 @@ struct tile {
 /// Enough rows for a product to run near its full rate, few enough for the results to stay in cache.
 inline constexpr std::int64_t tile_rows = 512;
 
-/// Rows and groups that an operation really touched.
-struct used_rows {
-  std::int64_t rows = 0;
-  std::int64_t groups = 0;
-};
-
 /// A matrix in memory: row i starts at data + i * stride.
 template <class Real>
 struct block {
@@ -39,11 +33,11 @@ struct block {
 };
 
 /// Runs body(tile, part) for every tile of every group and every part in [0, parts), in parallel, one
-/// thread each. Tiles have at most max_rows rows. Returns what part 0 touched.
+/// thread each. Tiles have at most max_rows rows.
 template <class Body>
-used_rows for_each_tile(const char* label, const Kokkos::OpenMP& space,
-                        const row_groups<device_type>& rows_of, std::int64_t max_rows,
-                        std::int64_t parts, const Body& body) {
+void for_each_tile(const char* label, const Kokkos::OpenMP& space,
+                   const row_groups<device_type>& rows_of, std::int64_t max_rows,
+                   std::int64_t parts, const Body& body) {
   const std::int64_t groups = rows_of.size();
   std::int64_t most = 0;
   for (std::int64_t g = 0; g < groups; ++g) most = std::max(most, rows_of.rows(g));
@@ -56,7 +50,6 @@ used_rows for_each_tile(const char* label, const Kokkos::OpenMP& space,
                          const std::int64_t rows = std::min(max_rows, rows_of.first(g + 1) - first);
                          if (rows > 0) body(tile{g, first, rows}, i % parts);
                        });
-  return {rows_of.rows(), rows_of.used()};
 }
 
 inline buffer<device_type>& thread_scratch_buffer(workspace<device_type>& scratch) {
