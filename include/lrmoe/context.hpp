@@ -14,8 +14,9 @@ namespace lrmoe {
 /// expert operations, the memory ledger, the scratch space, the rates of the machine, and the ranks that
 /// share the layers' experts. With several ranks each has a context of its own, and the calls of its
 /// layers are collective.
-/// Work is enqueued on `space` in call order; two contexts are independent of each other. One host
-/// thread at a time may use a context, and it must outlive its layers.
+/// Work is enqueued on `space` in call order, and memory of the context and its layers lies on the device of
+/// `space`; two contexts are independent of each other, on one device or on two. One host thread at a time
+/// may use a context, and it must outlive its layers.
 template <backend Backend>
 class context {
  public:
@@ -25,10 +26,10 @@ class context {
   using communicator = typename Backend::communicator;
 
   explicit context(const execution_space& instance = execution_space{})
-      : space(instance), scratch(memory), operations(scratch) {}
+      : space(instance), scratch(space, memory), operations(scratch) {}
 
   explicit context(communicator joined, const execution_space& instance = execution_space{})
-      : space(instance), ranks(std::move(joined)), scratch(memory), operations(scratch) {}
+      : space(instance), ranks(std::move(joined)), scratch(space, memory), operations(scratch) {}
 
   context(const context&) = delete;
   context& operator=(const context&) = delete;

@@ -86,9 +86,9 @@ class moe_layer {
         shape_(shape),
         policies_(choices),
         layer_id_(layer_id),
-        sorter_(environment.memory),
-        segment_sorter_(environment.memory),
-        selector_(environment.memory),
+        sorter_(environment.space, environment.memory),
+        segment_sorter_(environment.space, environment.memory),
+        selector_(environment.space, environment.memory),
         exchange_(environment),
         planner_(environment, shape) {
     shape_.validate();
@@ -790,10 +790,12 @@ class moe_layer {
   }
 
   buffer<device_type> token_buffer(const char* name) {
-    return {context_.memory, memory_category::token_buffers, std::string("moe_layer::") + name};
+    return {context_.space, context_.memory, memory_category::token_buffers,
+            std::string("moe_layer::") + name};
   }
   buffer<device_type> saved_buffer(const char* name) {
-    return {context_.memory, memory_category::saved_activations, std::string("moe_layer::") + name};
+    return {context_.space, context_.memory, memory_category::saved_activations,
+            std::string("moe_layer::") + name};
   }
 
   context<Backend>& context_;

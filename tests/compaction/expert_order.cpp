@@ -35,8 +35,8 @@ class sorter {
  private:
   fixture::space_type space_;
   lrmoe::ledger account_;
-  lrmoe::workspace<device> scratch_{account_};
-  lrmoe::expert_sorter<device> sorter_{account_};
+  lrmoe::workspace<device> scratch_{space_, account_};
+  lrmoe::expert_sorter<device> sorter_{space_, account_};
 };
 
 void check_against_plain_loops(const sorted& got, const std::vector<std::int32_t>& experts,

@@ -25,8 +25,8 @@ TEST_CASE("kept rows know their token and weight, and values return to their pai
   const lrmoe::routing<float, device> routed{experts.matrix(3, 2), weights.matrix(3, 2)};
   const fixture::space_type space;
   lrmoe::ledger account;
-  lrmoe::workspace<device> scratch(account);
-  lrmoe::expert_sorter<device> sorter(account);
+  lrmoe::workspace<device> scratch(space, account);
+  lrmoe::expert_sorter<device> sorter(space, account);
   const auto order =
       sorter.sort(space, scratch, lrmoe::matrix_view<const index_type, device>(routed.experts), 3);
   // Kept: row 1 (pair 5) of expert 0 and rows 2 and 4 (pairs 1 and 4) of expert 2.

@@ -110,8 +110,8 @@ TEST_CASE("dropped pairs are the rows that were not kept, and their values find 
   const lrmoe::routing<float, device> routed{ids.matrix(T, K), weights.matrix(T, K)};
   const fixture::space_type space;
   lrmoe::ledger account;
-  lrmoe::workspace<device> scratch(account);
-  lrmoe::expert_sorter<device> sorter(account);
+  lrmoe::workspace<device> scratch(space, account);
+  lrmoe::expert_sorter<device> sorter(space, account);
   const auto order =
       sorter.sort(space, scratch, lrmoe::matrix_view<const index_type, device>(routed.experts), E);
   space.fence("lrmoe_test::order");

@@ -57,9 +57,9 @@ TEST_CASE("an expert's rows go to its segments in ascending order, each a run of
   fixture::random draw(seed);
   const fixture::space_type space;
   lrmoe::ledger account;
-  lrmoe::workspace<device> scratch(account);
-  lrmoe::expert_sorter<device> by_expert(account);
-  lrmoe::segment_sorter<device> by_segment(account);
+  lrmoe::workspace<device> scratch(space, account);
+  lrmoe::expert_sorter<device> by_expert(space, account);
+  lrmoe::segment_sorter<device> by_segment(space, account);
   lrmoe::replica_planner planner;
   for (int round = 0; round < 60; ++round) {
     const integer R = draw.integer(1, 8), E = draw.integer(1, 10), K = draw.integer(1, E),

@@ -279,8 +279,8 @@ class program {
   fixture::random draw_;
   lrmoe::replica_planner planner_;
   lrmoe::replica_plan plan_;
-  lrmoe::expert_sorter<device> by_expert_{on_.memory};
-  lrmoe::segment_sorter<device> by_segment_{on_.memory};
+  lrmoe::expert_sorter<device> by_expert_{on_.space, on_.memory};
+  lrmoe::segment_sorter<device> by_segment_{on_.space, on_.memory};
   lrmoe::row_exchange<Element, backend> exchange_{on_};
   const array<Element> x_, d_out_;
   const array<real> weights_;

@@ -106,9 +106,9 @@ TEST_CASE("rows whose elements lie beyond 2^31 give the same bits as the first r
         d_down(std::vector<double>(2 * F * D, 0.0));
 
     lrmoe::ledger account;
-    lrmoe::workspace<device> scratch(account);
-    backend::expert_operations on(scratch);
     const space_type space;
+    lrmoe::workspace<device> scratch(space, account);
+    backend::expert_operations on(scratch);
     using rows_of = lrmoe::gathered_rows<stored, device>;
     on.gate_up(space, rows_of{x.matrix(rows, D), index_view}, groups, gate_up_view,
                pre.matrix(rows, 2 * F), h.matrix(rows, F), norms.part(0, rows));

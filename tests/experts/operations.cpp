@@ -119,9 +119,9 @@ TEMPLATE_TEST_CASE("gate_up without saved activations gives the same hidden rows
   const std::vector<index_type> host_offsets{0, 9, 21};
   const array<index_type> offsets(host_offsets);
   lrmoe::ledger account;
-  lrmoe::workspace<device> scratch(account);
-  typename TestType::operations on(scratch);
   const space_type space;
+  lrmoe::workspace<device> scratch(space, account);
+  typename TestType::operations on(scratch);
   const auto run = [&](bool save) {
     const array<element> pre(save ? P * 2 * F : 0), h(P * F);
     const array<float> norms(save ? P : 0);
@@ -152,9 +152,9 @@ TEMPLATE_TEST_CASE("absent weights and factors mean one, and dw may be left out"
   const array<real> ones(std::vector<double>(12, 1.0));
   const array<float> factors(std::vector<double>(12, 1.0));
   lrmoe::ledger account;
-  lrmoe::workspace<device> scratch(account);
-  typename TestType::operations on(scratch);
   const space_type space;
+  lrmoe::workspace<device> scratch(space, account);
+  typename TestType::operations on(scratch);
   const auto run = [&](bool given) {
     lrmoe::swiglu_kept_rows<element, device> rows;
     rows.pre.matrix = pre.matrix(M, 2 * F);

@@ -30,8 +30,8 @@ template <class Scorer>
 scored score(const Scorer& scorer, const problem& in, const lrmoe::draw_key& key) {
   const fixture::space_type space;
   lrmoe::ledger account;
-  lrmoe::workspace<device> scratch(account);
-  lrmoe::expert_sorter<device> sorter(account);
+  lrmoe::workspace<device> scratch(space, account);
+  lrmoe::expert_sorter<device> sorter(space, account);
   const fixture::array<lrmoe::index_type> experts(in.experts);
   const fixture::array<float> weights(in.weights), gradient_norms(in.gradient_norms),
       activation_norms(in.activation_norms);

@@ -88,6 +88,25 @@ class byte_string {
   std::vector<unsigned char> bytes_;
 };
 
+/// While one lives, arrays that this thread makes lie on the device of its space instead of the default one.
+class arrays_on {
+ public:
+  explicit arrays_on(const space_type& space) : before_(space_of_arrays_) {
+    space_of_arrays_ = &space;
+  }
+  arrays_on(const arrays_on&) = delete;
+  arrays_on& operator=(const arrays_on&) = delete;
+  ~arrays_on() { space_of_arrays_ = before_; }
+
+  static space_type space() {
+    return space_of_arrays_ != nullptr ? *space_of_arrays_ : space_type();
+  }
+
+ private:
+  static inline thread_local const space_type* space_of_arrays_ = nullptr;
+  const space_type* before_;
+};
+
 /// Owned storage of n elements, `misaligned_by` elements away from an aligned address.
 template <class T>
 class array {
@@ -98,7 +117,9 @@ class array {
   explicit array(oracle::integer n, std::size_t misaligned_by = 0)
       : first_(guard + misaligned_by),
         size_(static_cast<std::size_t>(n)),
-        storage_("lrmoe_test::array", first_ + size_ + guard) {
+        space_(arrays_on::space()),
+        storage_(Kokkos::view_alloc(space_, "lrmoe_test::array", Kokkos::WithoutInitializing),
+                 first_ + size_ + guard) {
     poison();
   }
   array(const std::vector<double>& values, std::size_t misaligned_by = 0)
@@ -114,9 +135,11 @@ class array {
 
   void poison() {
     Kokkos::deep_copy(
+        space_,
         Kokkos::View<unsigned char*, device, Kokkos::MemoryUnmanaged>(
             reinterpret_cast<unsigned char*>(storage_.data()), bytes(storage_.extent(0))),
         static_cast<unsigned char>(0xff));
+    space_.fence("lrmoe_test::poison");
   }
 
   T* data() const requires on_host { return storage_.data() + first_; }
@@ -140,7 +163,10 @@ class array {
     const auto host = on_the_host();
     return {host.data() + first_, host.data() + first_ + size_};
   }
-  void fill(T value) const { Kokkos::deep_copy(vector(), value); }
+  void fill(T value) const {
+    Kokkos::deep_copy(space_, vector(), value);
+    space_.fence("lrmoe_test::fill");
+  }
   void set(const std::vector<double>& values) const {
     fill_from([&](std::size_t i) { return element<T>(values[i]); });
   }
@@ -180,6 +206,7 @@ class array {
   }
 
   std::size_t first_, size_;
+  space_type space_;
   Kokkos::View<T*, device> storage_;
 };
 

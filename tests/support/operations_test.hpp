@@ -122,7 +122,7 @@ class operations_test {
   outcome run(const space_type& space, bool compare) const {
     const integer P = all_.rows(), M = kept_.rows(), D = all_.D, F = all_.F, G = all_.G();
     lrmoe::ledger account;
-    lrmoe::workspace<device> scratch(account);
+    lrmoe::workspace<device> scratch(space, account);
     operations on(scratch);
 
     // Weights of groups without rows are poison: they must not be read.

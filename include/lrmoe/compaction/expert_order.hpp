@@ -21,11 +21,13 @@ struct expert_order {
 template <class Device>
 class expert_sorter {
  public:
-  explicit expert_sorter(ledger& account)
-      : offsets_(account, memory_category::token_buffers, "expert_sorter::offsets"),
-        pair_of_row_(account, memory_category::token_buffers, "expert_sorter::pair_of_row"),
-        token_of_row_(account, memory_category::token_buffers, "expert_sorter::token_of_row"),
-        row_of_pair_(account, memory_category::token_buffers, "expert_sorter::row_of_pair") {}
+  expert_sorter(const typename Device::execution_space& space, ledger& account)
+      : offsets_(space, account, memory_category::token_buffers, "expert_sorter::offsets"),
+        pair_of_row_(space, account, memory_category::token_buffers, "expert_sorter::pair_of_row"),
+        token_of_row_(space, account, memory_category::token_buffers,
+                      "expert_sorter::token_of_row"),
+        row_of_pair_(space, account, memory_category::token_buffers, "expert_sorter::row_of_pair") {
+  }
 
   /// Sort the pairs of `experts` (T, K). A pair whose id is outside [0, E) does not exist.
   /// Chunks of pairs count their experts, one scan turns all counts into first rows, and the chunks

@@ -35,10 +35,11 @@ void reorder_rows(const ExecutionSpace& space, const device_blocks<Device>& bloc
 template <class Device>
 class segment_sorter {
  public:
-  explicit segment_sorter(ledger& account)
-      : words_(account, memory_category::token_buffers, "segment_sorter::words"),
-        pair_of_row_(account, memory_category::token_buffers, "segment_sorter::pair_of_row"),
-        token_of_row_(account, memory_category::token_buffers, "segment_sorter::token_of_row") {}
+  segment_sorter(const typename Device::execution_space& space, ledger& account)
+      : words_(space, account, memory_category::token_buffers, "segment_sorter::words"),
+        pair_of_row_(space, account, memory_category::token_buffers, "segment_sorter::pair_of_row"),
+        token_of_row_(space, account, memory_category::token_buffers,
+                      "segment_sorter::token_of_row") {}
 
   /// Numbers of index_type that describe the order of H segments.
   static constexpr std::int64_t words(std::int64_t H) { return 2 * H + 1; }

@@ -26,15 +26,15 @@ class pair_selector {
   using indices = vector_view<const index_type, Device>;
   using floats = vector_view<const float, Device>;
 
-  explicit pair_selector(ledger& account)
-      : offsets_(token_buffer(account, "offsets")),
-        rows_(token_buffer(account, "rows")),
-        factors_(token_buffer(account, "factors")),
-        inclusion_(token_buffer(account, "inclusion")),
-        certificates_(token_buffer(account, "certificates")),
-        histogram_(token_buffer(account, "histogram")),
-        dx_(account, "dx"),
-        dw_(account, "dw") {}
+  pair_selector(const typename Device::execution_space& space, ledger& account)
+      : offsets_(token_buffer(space, account, "offsets")),
+        rows_(token_buffer(space, account, "rows")),
+        factors_(token_buffer(space, account, "factors")),
+        inclusion_(token_buffer(space, account, "inclusion")),
+        certificates_(token_buffer(space, account, "certificates")),
+        histogram_(token_buffer(space, account, "histogram")),
+        dx_(space, account, "dx"),
+        dw_(space, account, "dw") {}
 
   /// Numbers of pairs to keep, from quotas (E). Takes no device memory yet.
   void plan(const std::vector<index_type>& quotas, const gradient_scope& scope) {
@@ -142,16 +142,18 @@ class pair_selector {
   }
 
  private:
-  static buffer<Device> token_buffer(ledger& account, const std::string& name) {
-    return {account, memory_category::token_buffers, "pair_selector::" + name};
+  static buffer<Device> token_buffer(const typename Device::execution_space& space, ledger& account,
+                                     const std::string& name) {
+    return {space, account, memory_category::token_buffers, "pair_selector::" + name};
   }
 
   struct second_draw {
-    second_draw(ledger& account, const std::string& name)
-        : offsets(token_buffer(account, name + "_offsets")),
-          rows(token_buffer(account, name + "_rows")),
-          factors(token_buffer(account, name + "_factors")),
-          inclusion(token_buffer(account, name + "_inclusion")) {}
+    second_draw(const typename Device::execution_space& space, ledger& account,
+                const std::string& name)
+        : offsets(token_buffer(space, account, name + "_offsets")),
+          rows(token_buffer(space, account, name + "_rows")),
+          factors(token_buffer(space, account, name + "_factors")),
+          inclusion(token_buffer(space, account, name + "_inclusion")) {}
 
     std::int64_t size_bytes() const {
       return offsets.size_bytes() + rows.size_bytes() + factors.size_bytes() +

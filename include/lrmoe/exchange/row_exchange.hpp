@@ -65,11 +65,14 @@ class row_exchange {
 
   explicit row_exchange(context<Backend>& on)
       : context_(on),
-        blocks_(on.memory, memory_category::token_buffers, "row_exchange::blocks"),
-        arrived_index_(on.memory, memory_category::token_buffers, "row_exchange::arrived"),
-        kept_weights_(on.memory, memory_category::token_buffers, "row_exchange::kept_weights"),
-        kept_factors_(on.memory, memory_category::token_buffers, "row_exchange::kept_factors"),
-        saved_x_(on.memory, memory_category::saved_activations, "row_exchange::x") {}
+        blocks_(on.space, on.memory, memory_category::token_buffers, "row_exchange::blocks"),
+        arrived_index_(on.space, on.memory, memory_category::token_buffers,
+                       "row_exchange::arrived"),
+        kept_weights_(on.space, on.memory, memory_category::token_buffers,
+                      "row_exchange::kept_weights"),
+        kept_factors_(on.space, on.memory, memory_category::token_buffers,
+                      "row_exchange::kept_factors"),
+        saved_x_(on.space, on.memory, memory_category::saved_activations, "row_exchange::x") {}
 
   /// Whether there are no other ranks, so that nothing is sent or copied.
   bool alone() const {

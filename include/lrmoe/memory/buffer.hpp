@@ -10,20 +10,27 @@
 
 namespace lrmoe {
 
-/// One block of device memory that only grows and is booked in a ledger.
+/// One block of memory that only grows and is booked in a ledger. It lies on the device of its space, which
+/// need not be Kokkos' default one, and work of that space alone uses it.
 /// It hands out unmanaged views of its storage, so a step of the size already seen allocates
 /// nothing. Growing discards the contents and invalidates views handed out before.
 /// New storage is not initialised.
 template <class Device>
 class buffer {
  public:
-  buffer(ledger& account, memory_category category, std::string label)
-      : ledger_(&account), category_(category), label_("lrmoe::" + std::move(label)) {}
+  using execution_space = typename Device::execution_space;
+
+  buffer(const execution_space& space, ledger& account, memory_category category, std::string label)
+      : space_(space),
+        ledger_(&account),
+        category_(category),
+        label_("lrmoe::" + std::move(label)) {}
 
   buffer(const buffer&) = delete;
   buffer& operator=(const buffer&) = delete;
   buffer(buffer&& other) noexcept
-      : ledger_(other.ledger_),
+      : space_(other.space_),
+        ledger_(other.ledger_),
         category_(other.category_),
         label_(std::move(other.label_)),
         storage_(std::exchange(other.storage_, {})) {}
@@ -66,7 +73,7 @@ class buffer {
     release();
     ledger_->add(category_, bytes);
     try {
-      storage_ = storage_type(Kokkos::view_alloc(label_, Kokkos::WithoutInitializing),
+      storage_ = storage_type(Kokkos::view_alloc(space_, label_, Kokkos::WithoutInitializing),
                               static_cast<std::size_t>(bytes));
     } catch (const std::exception& failure) {
       ledger_->remove(category_, bytes);
@@ -75,11 +82,15 @@ class buffer {
     }
   }
 
-  void release() noexcept {
+  void release() {
+    // Work may still use the memory, and not every runtime waits for it before it frees: cudaFree does,
+    // cudaFreeAsync does not.
+    if (size_bytes() > 0) space_.fence("lrmoe::buffer: before its memory is freed");
     ledger_->remove(category_, size_bytes());
     storage_ = {};
   }
 
+  execution_space space_;
   ledger* ledger_;
   memory_category category_;
   std::string label_;

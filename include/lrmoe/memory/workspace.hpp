@@ -12,20 +12,23 @@
 namespace lrmoe {
 
 /// Scratch buffers by name, shared by all layers of a context: contents live no longer than one
-/// forward or backward call, so a model of many layers holds one set.
+/// forward or backward call, so a model of many layers holds one set. They lie on the device of the space.
 template <class Device>
 class workspace {
  public:
-  explicit workspace(ledger& account, memory_category category = memory_category::workspace)
-      : ledger_(&account), category_(category) {}
+  using execution_space = typename Device::execution_space;
+
+  workspace(const execution_space& space, ledger& account,
+            memory_category category = memory_category::workspace)
+      : space_(space), ledger_(&account), category_(category) {}
 
   /// The buffer of this name, made at its first use.
   buffer<Device>& operator[](std::string_view name) {
     for (auto& [key, value] : buffers_) {
       if (key == name) return *value;
     }
-    auto made =
-        std::make_unique<buffer<Device>>(*ledger_, category_, "workspace::" + std::string(name));
+    auto made = std::make_unique<buffer<Device>>(space_, *ledger_, category_,
+                                                 "workspace::" + std::string(name));
     return *buffers_.emplace_back(std::string(name), std::move(made)).second;
   }
 
@@ -42,6 +45,7 @@ class workspace {
   }
 
  private:
+  execution_space space_;
   ledger* ledger_;
   memory_category category_;
   std::vector<std::pair<std::string, std::unique_ptr<buffer<Device>>>> buffers_;

@@ -67,9 +67,9 @@ class expert_optimizer {
         ownership_(ownership),
         extents_{on.ranks.size(), shape.E, 3 * shape.D * shape.F},
         traffic_(on.ranks.size()),
-        scratch_(on.memory, memory_category::optimizer),
-        state_(on.memory, memory_category::optimizer, "expert_optimizer::state"),
-        summed_(on.memory, memory_category::gradients, "expert_optimizer::gradient") {
+        scratch_(on.space, on.memory, memory_category::optimizer),
+        state_(on.space, on.memory, memory_category::optimizer, "expert_optimizer::state"),
+        summed_(on.space, on.memory, memory_category::gradients, "expert_optimizer::gradient") {
     shape.validate();
     settings.validate();
     first_owned_.assign(1, 0);

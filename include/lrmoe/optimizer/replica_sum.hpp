@@ -38,7 +38,7 @@ class replica_sum {
 
   /// The context must outlive it.
   replica_sum(context<Backend>& on, const layer_shape& shape)
-      : context_(&on), shape_(shape), scratch_(on.memory, memory_category::optimizer) {
+      : context_(&on), shape_(shape), scratch_(on.space, on.memory, memory_category::optimizer) {
     shape.validate();
   }
 

@@ -32,7 +32,13 @@ class cublas_handle {
         workspace_(other.workspace_) {}
   cublas_handle& operator=(cublas_handle&&) = delete;
   ~cublas_handle() {
-    if (handle_ != nullptr) static_cast<void>(cublasDestroy(handle_));
+    if (handle_ == nullptr) return;
+    try {
+      const device_guard guard(device_);
+      static_cast<void>(cublasDestroy(handle_));
+    } catch (const error&) {
+      // The device is lost, and the handle with it.
+    }
   }
 
   /// Stream and workspace of the next products. Selecting a stream takes the workspace away again, so
@@ -75,7 +81,11 @@ class cublas_workspace {
  public:
   /// Bytes of one handle: what cuBLAS itself would take on the device.
   static std::int64_t handle_bytes(const Kokkos::Cuda& space) {
-    return std::int64_t{space.cuda_device_prop().major >= 9 ? 32 : 4} << 20;
+    // Kokkos knows the properties of its default device only.
+    int major = 0;
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, space.cuda_device()),
+          "reading the compute capability of a GPU");
+    return std::int64_t{major >= 9 ? 32 : 4} << 20;
   }
   static std::int64_t bytes(const Kokkos::Cuda& space, int handles) {
     return handles * handle_bytes(space) + alignment;
