@@ -42,18 +42,20 @@ function(lrmoe_test name)
   set_tests_properties(${name} PROPERTIES TIMEOUT 900 ENVIRONMENT "OMP_PROC_BIND=false;OMP_WAIT_POLICY=passive" LABELS unit)
 endfunction()
 
-# lrmoe_mpi_test(NAME SOURCES file... PROCESSES n...)
-# One executable with a main function of its own, and a CTest test NAME_n on each number of
-# processes; cases tagged [several] do not run on one. The machine may have fewer processors and the
-# user may be root: these settings are Open MPI's words for it, others do not mind them.
+# lrmoe_mpi_test(NAME SOURCES file... PROCESSES n... KILLED n LIBRARIES target... [GPUS])
+# One executable on tests/mpi/main.cpp, a CTest test NAME_n on each number of processes, and NAME_killed
+# on KILLED processes; cases tagged [several] do not run on one. The machine may have fewer processors and
+# the user may be root: these settings are Open MPI's words for it, others do not mind them. With GPUS each
+# process takes one, so that these tests have the machine to themselves; with too few they are skipped.
 function(lrmoe_mpi_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;PROCESSES")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "GPUS" "KILLED" "SOURCES;PROCESSES;LIBRARIES")
   set(target lrmoe_test_${name})
-  add_executable(${target} ${arg_SOURCES})
+  add_executable(${target} ${arg_SOURCES} "${CMAKE_CURRENT_SOURCE_DIR}/mpi/main.cpp")
   target_include_directories(${target} PRIVATE support)
-  target_link_libraries(${target} PRIVATE LRMoE::openmp LRMoE::mpi Catch2::Catch2 lrmoe_options)
+  target_link_libraries(${target} PRIVATE ${arg_LIBRARIES} LRMoE::mpi Catch2::Catch2 lrmoe_options)
   target_compile_definitions(
     ${target} PRIVATE $<TARGET_PROPERTY:lrmoe_test_base,INTERFACE_COMPILE_DEFINITIONS>)
+  lrmoe_set_language(${target})
   set(environment
       OMPI_ALLOW_RUN_AS_ROOT=1
       OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -62,25 +64,31 @@ function(lrmoe_mpi_test name)
       OMP_NUM_THREADS=1
       OMP_PROC_BIND=false
       OMP_WAIT_POLICY=passive)
+  set(mpirun "${MPIEXEC_EXECUTABLE}" ${MPIEXEC_NUMPROC_FLAG})
+  set(tests "")
   foreach(processes IN LISTS arg_PROCESSES)
     set(filter "")
     if(processes EQUAL 1)
-      set(filter "~[several]~[killed]")  # an exclusion alone would run hidden cases
+      set(filter "~[several]~[killed]") # an exclusion alone would run hidden cases
     endif()
-    add_test(NAME ${name}_${processes}
-             COMMAND "${MPIEXEC_EXECUTABLE}" ${MPIEXEC_NUMPROC_FLAG} ${processes}
-                     ${MPIEXEC_PREFLAGS} $<TARGET_FILE:${target}> ${filter} ${MPIEXEC_POSTFLAGS})
-    set_tests_properties(${name}_${processes} PROPERTIES TIMEOUT 300 PROCESSORS ${processes}
-                                                         ENVIRONMENT "${environment}" LABELS mpi)
+    add_test(NAME ${name}_${processes} COMMAND ${mpirun} ${processes} ${MPIEXEC_PREFLAGS}
+                                               $<TARGET_FILE:${target}> ${filter}
+                                               ${MPIEXEC_POSTFLAGS})
+    set_tests_properties(${name}_${processes} PROPERTIES TIMEOUT 300 PROCESSORS ${processes})
+    list(APPEND tests ${name}_${processes})
   endforeach()
   # One process dies and the others wait for it: mpirun ends them all, with an error.
-  add_test(NAME ${name}_killed
-           COMMAND "${MPIEXEC_EXECUTABLE}" ${MPIEXEC_NUMPROC_FLAG} 3 ${MPIEXEC_PREFLAGS}
-                   $<TARGET_FILE:${target}> "[killed]" ${MPIEXEC_POSTFLAGS})
+  add_test(NAME ${name}_killed COMMAND ${mpirun} ${arg_KILLED} ${MPIEXEC_PREFLAGS}
+                                       $<TARGET_FILE:${target}> "[killed]" ${MPIEXEC_POSTFLAGS})
   set_tests_properties(
     ${name}_killed
     PROPERTIES PASS_REGULAR_EXPRESSION "exited on signal 9|SIGNAL: 9|EXIT CODE: 9" TIMEOUT 100
-               PROCESSORS 3 ENVIRONMENT "${environment}" LABELS mpi)
+               PROCESSORS ${arg_KILLED})
+  list(APPEND tests ${name}_killed)
+  set_tests_properties(${tests} PROPERTIES ENVIRONMENT "${environment}" LABELS mpi)
+  if(arg_GPUS)
+    set_tests_properties(${tests} PROPERTIES RUN_SERIAL ON SKIP_RETURN_CODE 77)
+  endif()
 endfunction()
 
 # lrmoe_compile_fail(NAME SOURCE REGEX): SOURCE must not compile, with an error that matches REGEX.

@@ -1,6 +1,7 @@
 // What a layer promises on a GPU beside its numbers, which tests/layer.cpp checks on every backend.
 #include <lrmoe/layer.hpp>
 
+#include "kokkos_events.hpp"
 #include "layer_harness.hpp"
 
 using namespace layer_test;
@@ -8,29 +9,6 @@ using namespace layer_test;
 namespace {
 
 using policies_type = policies_of<lrmoe::softmax_top_k>;
-
-/// Host synchronisations and device allocations, heard from Kokkos while it lives.
-class counter {
- public:
-  counter() {
-    fences = allocations = 0;
-    Kokkos::Tools::Experimental::set_begin_fence_callback(
-        [](const char*, std::uint32_t, std::uint64_t*) { ++fences; });
-    // Kokkos asks for no bytes before it launches teams.
-    Kokkos::Tools::Experimental::set_allocate_data_callback(
-        [](Kokkos::Profiling::SpaceHandle, const char*, const void*, std::uint64_t bytes) {
-          allocations += bytes > 0 ? 1 : 0;
-        });
-  }
-  counter(const counter&) = delete;
-  counter& operator=(const counter&) = delete;
-  ~counter() {
-    Kokkos::Tools::Experimental::set_begin_fence_callback(nullptr);
-    Kokkos::Tools::Experimental::set_allocate_data_callback(nullptr);
-  }
-  static inline int fences = 0;
-  static inline int allocations = 0;
-};
 
 policies_type reduced(double keep, const any_estimator& estimator) {
   policies_type policies;
@@ -58,14 +36,14 @@ TEMPLATE_TEST_CASE("in steady state a step on a GPU allocates nothing and waits 
     forward(layer, step, views);
     backward(layer, views);
   }
-  const counter heard;
+  const fixture::kokkos_events heard;
   forward(layer, 2, views);
   // The host plans from the counts.
-  CHECK(counter::fences == 1);
+  CHECK(heard.fences == 1);
   backward(layer, views);
   // The report holds numbers of the host.
-  CHECK(counter::fences == 2);
-  CHECK(counter::allocations == 0);
+  CHECK(heard.fences == 2);
+  CHECK(heard.allocations == 0);
 }
 
 TEST_CASE("a layer runs on the caller's stream and gives the same bits there", "[layer]") {

@@ -1,30 +1,11 @@
 // Starts Kokkos, runs Catch2, and prints the totals in one line that scripts/test adds up.
 #define CATCH_CONFIG_RUNNER
-#include <cstdio>
-
 #include <Kokkos_Core.hpp>
 
-#include "catch.hpp"
+#include "totals.hpp"
 
-namespace {
-
-#if LRMOE_CATCH2_V3
-using listener_base = Catch::EventListenerBase;
-#else
-using listener_base = Catch::TestEventListenerBase;
-#endif
-
-Catch::Totals totals;
-
-class totals_listener : public listener_base {
- public:
-  using listener_base::listener_base;
-  void testRunEnded(const Catch::TestRunStats& statistics) override { totals = statistics.totals; }
-};
-
-CATCH_REGISTER_LISTENER(totals_listener)
-
-}  // namespace
+using totals::listener;
+CATCH_REGISTER_LISTENER(listener)
 
 int main(int argc, char** argv) {
   const Kokkos::ScopeGuard kokkos(argc, argv);
@@ -34,16 +15,7 @@ int main(int argc, char** argv) {
                           session.config().listReporters() || session.configData().showHelp;
   const int failed = session.run();
   if (only_lists) return failed;
-  const auto& cases = totals.testCases;
-  const auto& assertions = totals.assertions;
-  std::printf("test totals: cases %llu passed %llu failed, assertions %llu passed %llu failed\n",
-              static_cast<unsigned long long>(cases.passed),
-              static_cast<unsigned long long>(cases.failed),
-              static_cast<unsigned long long>(assertions.passed),
-              static_cast<unsigned long long>(assertions.failed));
-  if (assertions.passed + assertions.failed == 0) {
-    std::printf("no assertion ran\n");
-    return 1;
-  }
-  return failed;
+  const Catch::Totals& of = listener::of_run;
+  return totals::finish({of.testCases.passed, of.testCases.failed},
+                        {of.assertions.passed, of.assertions.failed}, failed);
 }
