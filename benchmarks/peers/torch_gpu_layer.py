@@ -56,6 +56,15 @@ def why_not_grouped(grouped, dtype, device):
     return None
 
 
+def load_slice(folder, name, part):
+    """Rows of a tensor's first dimension, on the host, bfloat16 as its bits; with None all of it, mapped and
+    not read. Only what is asked for is read."""
+    array = numpy.load(folder / f"{name}.npy", mmap_mode="r")
+    if array.dtype == numpy.uint16:
+        array = array.view(numpy.int16)
+    return array if part is None else torch.from_numpy(numpy.array(array[part]))
+
+
 class Problem:
     """Inputs of the layer on the device."""
 

@@ -99,9 +99,14 @@ class harness {
   /// say). Warm-ups have negative numbers, measured repetitions count from 0.
   using run_function = std::function<std::vector<double>(int repetition)>;
 
-  /// `settle` is called before every repetition: it gives each the same start.
-  harness(int warm_ups, int repetitions, std::function<void()> settle = cold_host{})
-      : warm_ups_(warm_ups), repetitions_(repetitions), settle_(std::move(settle)) {}
+  /// `settle` is called before every repetition: it gives each the same start. Of several ranks, which run
+  /// the same cases, one speaks.
+  harness(int warm_ups, int repetitions, std::function<void()> settle = cold_host{},
+          bool speaks = true)
+      : warm_ups_(warm_ups),
+        repetitions_(repetitions),
+        settle_(std::move(settle)),
+        speaks_(speaks) {}
 
   /// Adds a case; returns its number.
   std::size_t add(std::string name, run_function run) {
@@ -111,7 +116,7 @@ class harness {
 
   /// Runs everything, with a progress line where a person watches.
   void run() {
-    const bool watched = isatty(STDERR_FILENO) != 0;
+    const bool watched = speaks_ && isatty(STDERR_FILENO) != 0;
     for (int repetition = -warm_ups_; repetition < repetitions_; ++repetition) {
       for (auto& one : cases_) {
         if (watched) {
@@ -145,6 +150,7 @@ class harness {
   int warm_ups_;
   int repetitions_;
   std::function<void()> settle_;
+  bool speaks_;
   std::vector<measured_case> cases_;
 };
 

@@ -44,8 +44,23 @@ struct options {
   int threads = 0;
   std::string json_file;
   std::string tensor_folder;
+  bool dropped_shared_expert = false;
 
   bool on_gpu() const { return backend == "cuda"; }
+
+  /// A small shape and two repetitions.
+  void be_quick() {
+    quick = true;
+    shape = {.D = 64, .F = 64, .E = 8, .K = 2};
+    tokens = 256;
+    repetitions = 2;
+  }
+
+  /// Leaves the shared expert out; the name of a published model's layer then says so.
+  void drop_shared_expert() {
+    dropped_shared_expert = !shape_name.empty() && shape.F_shared > 0;
+    shape.F_shared = 0;
+  }
 
   /// Warm-ups of a GPU also raise its clock, and let a product that is chosen by measuring decide.
   int warm_ups_or_default() const { return warm_ups >= 0 ? warm_ups : on_gpu() ? 6 : 1; }
@@ -59,34 +74,29 @@ struct options {
     } else if (tokens != named_tokens) {
       text += fmt::format("-T{}", tokens);
     }
+    if (dropped_shared_expert) text += "-S0";
     return type == "float" ? text : text + "-" + type;
   }
 };
 
-/// Declares every flag on `app`, which then parses into `o`.
-inline void declare_options(CLI::App& app, options& o) {
-  app.description(
-      "Times one LRMoE layer, on the host or on a GPU: forward, and forward with backward, exact "
-      "and reduced, "
-      "for\n"
-      "balanced and skewed routing; its five expert operations alone; and one plain dense product "
-      "as\n"
-      "the baseline. All cases are interleaved, so ratios are of one run. Repetitions start with "
-      "cold\n"
-      "caches. Columns: median time and its range, rate of the products, that rate over the dense\n"
-      "product's, time over exact's, time over balanced routing's, and the share of scoring, "
-      "drawing\n"
-      "and packing in the layer's time. On a GPU also the time of the layer's products alone, and "
-      "the\n"
-      "share of everything else.");
-  app.set_version_flag("--version", "lrmoe_bench_layer " LRMOE_VERSION_STRING);
+/// A flag with a count of at least so many.
+template <class Count>
+CLI::Option* add_count(CLI::App& app, const std::string& flag, Count& value, std::int64_t least,
+                       const std::string& text) {
+  return app.add_option(flag, value, text)
+      ->check(CLI::Range(least, std::int64_t{1} << 31))
+      ->type_name("INT");
+}
+
+/// Declares the flags that all benchmarks of a layer have on `app`, which then parses into `o`. Returns the
+/// one that names a shape.
+inline CLI::Option* declare_common_options(CLI::App& app, options& o,
+                                           const std::vector<std::string>& types,
+                                           const std::string& tokens_text) {
   app.option_defaults()->always_capture_default();
   app.get_formatter()->column_width(38);
-  const auto count = [&](const std::string& flag, auto& value, std::int64_t least,
-                         const std::string& text) {
-    return app.add_option(flag, value, text)
-        ->check(CLI::Range(least, std::int64_t{1} << 31))
-        ->type_name("INT");
+  const auto count = [&](const std::string& flag, auto& value, const std::string& text) {
+    return add_count(app, flag, value, 1, text);
   };
   app.add_option("--backend", o.backend, "where the layer runs: host, or cuda in a build with CUDA")
       ->check(CLI::IsMember({"host", "cuda"}))
@@ -104,21 +114,19 @@ inline void declare_options(CLI::App& app, options& o) {
                        },
                        "layer of a published model, with 16384 tokens unless --tokens says "
                        "otherwise; instead "
-                       "of the five flags below")
+                       "of the flags of its extents")
                     ->check(CLI::IsMember(shape_names))
                     ->type_name("NAME")
                     ->trigger_on_parse();
-  count("--width", o.shape.D, 1, "model width D")->excludes(named);
-  count("--expert-width", o.shape.F, 1, "expert width F")->excludes(named);
-  count("--shared-expert-width", o.shape.F_shared, 0, "width of the shared expert; 0: none")
-      ->excludes(named);
-  count("--experts", o.shape.E, 1, "experts E")->excludes(named);
-  count("--top-k", o.shape.K, 1, "experts K of a token, at most --experts")->excludes(named);
-  count("--tokens", o.tokens, 1, "tokens T of a call");
+  count("--width", o.shape.D, "model width D")->excludes(named);
+  count("--expert-width", o.shape.F, "expert width F")->excludes(named);
+  count("--experts", o.shape.E, "experts E")->excludes(named);
+  count("--top-k", o.shape.K, "experts K of a token, at most --experts")->excludes(named);
+  count("--tokens", o.tokens, tokens_text);
   app.add_option("--type", o.type,
                  "storage of activations and weights; on the host products of bf16 are "
                  "computed in float")
-      ->check(CLI::IsMember({"float", "bf16", "double"}))
+      ->check(CLI::IsMember(types))
       ->type_name("NAME");
   app.add_option("--routing", o.routings,
                  "how tokens spread over experts, one or more of balanced, zipf<exponent>, one_hot "
@@ -143,6 +151,42 @@ inline void declare_options(CLI::App& app, options& o) {
                      : "keep = " + text + " is outside (0, 1]: use 1 to keep every pair";
       })
       ->type_name("REAL...");
+  count("--repetitions", o.repetitions, "measured repetitions of every case");
+  app.add_option("--warm-ups", o.warm_ups,
+                 "repetitions before them that do not count; -1: 1 on the host, 6 on a GPU")
+      ->check(CLI::Range(-1, 1 << 30))
+      ->type_name("INT");
+  app.add_option("--threads", o.threads, "threads; 0: OMP_NUM_THREADS, or all cores")
+      ->check(CLI::Range(0, 4096))
+      ->type_name("INT");
+  app.add_option("--json", o.json_file, "also write the results to this file")->type_name("FILE");
+  return named;
+}
+
+/// Declares every flag of lrmoe_bench_layer.
+inline void declare_options(CLI::App& app, options& o) {
+  app.description(
+      "Times one LRMoE layer, on the host or on a GPU: forward, and forward with backward, exact "
+      "and reduced, "
+      "for\n"
+      "balanced and skewed routing; its five expert operations alone; and one plain dense product "
+      "as\n"
+      "the baseline. All cases are interleaved, so ratios are of one run. Repetitions start with "
+      "cold\n"
+      "caches. Columns: median time and its range, rate of the products, that rate over the dense\n"
+      "product's, time over exact's, time over balanced routing's, and the share of scoring, "
+      "drawing\n"
+      "and packing in the layer's time. On a GPU also the time of the layer's products alone, and "
+      "the\n"
+      "share of everything else.");
+  app.set_version_flag("--version", "lrmoe_bench_layer " LRMOE_VERSION_STRING);
+  auto* named = declare_common_options(app, o, {"float", "bf16", "double"}, "tokens T of a call");
+  add_count(app, "--shared-expert-width", o.shape.F_shared, 0,
+            "width of the shared expert; 0: none")
+      ->excludes(named);
+  app.add_flag_callback(
+      "--no-shared-expert", [&o]() { o.drop_shared_expert(); },
+      "leave out the shared expert of --shape");
   app.add_option("--estimator", o.estimators,
                  "who chooses the pairs kept: pps, top, top_plus_sampled, uniform")
       ->delimiter(',')
@@ -155,19 +199,10 @@ inline void declare_options(CLI::App& app, options& o) {
       ->type_name("NAME...");
   app.add_flag("!--no-products", o.products,
                "leave out the expert operations alone, and on a GPU the products alone");
-  count("--repetitions", o.repetitions, 1, "measured repetitions of every case");
-  app.add_option("--warm-ups", o.warm_ups,
-                 "repetitions before them that do not count; -1: 1 on the host, 6 on a GPU")
-      ->check(CLI::Range(-1, 1 << 30))
-      ->type_name("INT");
-  app.add_option("--threads", o.threads, "threads; 0: OMP_NUM_THREADS, or all cores")
-      ->check(CLI::Range(0, 4096))
-      ->type_name("INT");
   app.add_flag(
       "--profile", o.profile,
       "also print where each layer's time goes, by Kokkos label; on a GPU in steps of their own, "
       "that wait for every kernel");
-  app.add_option("--json", o.json_file, "also write the results to this file")->type_name("FILE");
   app.add_option("--write-tensors", o.tensor_folder,
                  "measure nothing: write inputs and results of one exact step with the first "
                  "--routing to this folder, as NumPy files (bf16 as its bits)")
@@ -175,10 +210,8 @@ inline void declare_options(CLI::App& app, options& o) {
   app.add_flag_callback(
          "--quick",
          [&o]() {
-           o.shape = {.D = 64, .F = 64, .E = 8, .K = 2};
-           o.tokens = 256;
+           o.be_quick();
            o.routings = {"balanced", "zipf1.2"};
-           o.repetitions = 2;
          },
          "a small shape and two repetitions, to see that everything works; other flags override it")
       ->excludes(named)

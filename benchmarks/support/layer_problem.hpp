@@ -52,15 +52,17 @@ vector<lrmoe::index_type, Device> device_copy(const std::string& label,
 }
 
 /// Fills a view with bell-shaped values of this standard deviation and mean 0: sums of four uniform
-/// numbers, each a pure function of seed and position, the same on every device.
+/// numbers, each a pure function of seed and position, the same on every device. A part of a larger view gets
+/// the values it has there when `first` is its position.
 template <class View>
-void fill_normal(const View& view, std::uint64_t seed, double deviation) {
+void fill_normal(const View& view, std::uint64_t seed, double deviation, std::int64_t first = 0) {
   using value_type = typename View::non_const_value_type;
   auto* data = view.data();
   Kokkos::parallel_for(
       "bench::fill_normal", values_of(view), KOKKOS_LAMBDA(const std::int64_t i) {
         // SplitMix64's output function; its bits are cut into four 16-bit numbers.
-        std::uint64_t bits = (seed << 40) + static_cast<std::uint64_t>(i) * 0x9e3779b97f4a7c15ULL;
+        std::uint64_t bits =
+            (seed << 40) + static_cast<std::uint64_t>(first + i) * 0x9e3779b97f4a7c15ULL;
         bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9ULL;
         bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebULL;
         bits ^= bits >> 31;
