@@ -299,8 +299,9 @@ const std::vector<extents> aligned_extents{{64, 128}, {136, 72}, {8, 8}};
 const std::vector<extents> odd_extents{{33, 17}, {1, 1}, {129, 96}, {64, 51}, {10, 12}};
 
 struct scratch_memory {
+  explicit scratch_memory(const Kokkos::Cuda& space) : scratch(space, account) {}
   lrmoe::ledger account;
-  lrmoe::workspace<device_type> scratch{account};
+  lrmoe::workspace<device_type> scratch;
 };
 
 /// Message of the lrmoe::error that the call throws; empty if it throws nothing.
@@ -322,14 +323,15 @@ bool contains(const std::string& text, const std::string& part) {
 template <class Element, class Product>
 void check_extents(Product& product, const Kokkos::Cuda& space, fixture::random& draw,
                    extents shape, std::size_t misaligned_by) {
-  constexpr bool may_refuse = std::is_same_v<Product, lrmoe::cuda::cublas_grouped>;
+  constexpr bool grouped = std::is_same_v<Product, lrmoe::cuda::cublas_grouped>;
+  constexpr bool may_refuse = grouped || std::is_same_v<Product, lrmoe::cuda::hopper_grouped>;
   const auto refusal_is_named = [&](const std::string& message, product_operation operation) {
     if (message.empty()) return false;
     INFO(message);
     CHECK(may_refuse);
     CHECK(contains(message, std::string(lrmoe::cuda::name_of(operation))));
     CHECK(contains(message, "cuda::cublas_loop"));
-    if constexpr (may_refuse) {
+    if constexpr (grouped) {
       const bool supported = product.template supports<Element>(space, operation);
       CHECK((!supported || contains(message, "multiple of 16 bytes")));
       CHECK((supported || contains(product.refusals(), std::string(name_of(operation)))));
@@ -362,7 +364,7 @@ void check_product() {
   INFO("seed " << seed << ", " << lrmoe::cuda::cublas_type<Element>::name);
   fixture::random draw(seed);
   const own_stream own;
-  scratch_memory memory;
+  scratch_memory memory(own.space);
   Product product(memory.scratch);
   product.reserve(own.space);
   CHECK(memory.scratch.size_bytes() == Product::workspace_bytes(own.space));
@@ -387,7 +389,7 @@ void check_repeats(bool with_sums) {
   for (int g = 0; g < 40; ++g)
     rows.push_back(static_cast<index_type>(g % 7 == 3 ? 0 : draw.integer(1, 300)));
   const own_stream own;
-  scratch_memory memory;
+  scratch_memory memory(own.space);
   Product product(memory.scratch);
   rows_case<Element> in(draw, rows, {256, 192}, false, 0, 0);
   sums_case<Element> sums(draw, rows, {256, 192}, 0, 0);
@@ -399,7 +401,7 @@ void check_repeats(bool with_sums) {
   for (int again = 0; again < 15; ++again) {
     memory.scratch.fill_bytes(own.space, 0xff);  // what a workspace held before does not matter
     // Another instance has other handles, streams and addresses of the workspace.
-    scratch_memory other_memory;
+    scratch_memory other_memory(own.space);
     Product other(other_memory.scratch);
     Product& next = again % 3 == 2 ? other : product;
     different += !same_bits(in.run(next, own.space), first);
@@ -408,10 +410,17 @@ void check_repeats(bool with_sums) {
   CHECK(different == 0);
 }
 
+/// Whether this GPU and this build have the library's own kernels.
+bool hopper_available() {
+  const own_stream own;
+  scratch_memory memory(own.space);
+  return lrmoe::cuda::hopper_grouped(memory.scratch).available(own.space);
+}
+
 template <class Element>
 bool grouped_sums_supported() {
   const own_stream own;
-  scratch_memory memory;
+  scratch_memory memory(own.space);
   lrmoe::cuda::cublas_grouped product(memory.scratch);
   return product.supports<Element>(own.space, product_operation::add_products);
 }
@@ -429,7 +438,7 @@ TEMPLATE_TEST_CASE("one lane of cuBLAS products serves as well as four", "[cuda]
   INFO("seed " << seed);
   fixture::random draw(seed);
   const own_stream own;
-  scratch_memory memory;
+  scratch_memory memory(own.space);
   lrmoe::cuda::basic_cublas_loop<1> one(memory.scratch);
   check_extents<TestType>(one, own.space, draw, odd_extents[0], 0);
   lrmoe::cuda::cublas_loop four(memory.scratch);
@@ -442,6 +451,50 @@ TEMPLATE_TEST_CASE("the grouped cuBLAS product agrees with plain sums or refuses
   check_product<TestType, lrmoe::cuda::cublas_grouped>();
 }
 
+TEMPLATE_TEST_CASE("the own grouped product agrees with plain sums or refuses by name",
+                   "[cuda][products][hopper]", float, lrmoe::bfloat16) {
+  check_product<TestType, lrmoe::cuda::hopper_grouped>();
+}
+
+TEST_CASE("the own grouped product sums tiles of every size", "[cuda][products][hopper]") {
+  if (!hopper_available()) {
+    WARN("no GPU of compute capability 9.0, or no code for it: not tested");
+    return;
+  }
+  const std::uint64_t seed = fixture::fresh_seed();
+  INFO("seed " << seed);
+  fixture::random draw(seed);
+  const own_stream own;
+  scratch_memory memory(own.space);
+  lrmoe::cuda::hopper_grouped product(memory.scratch);
+  // Results of several tiles both ways, and steps of which the last is whole, or ends with any row or column.
+  for (const extents shape : {extents{264, 520}, extents{384, 256}, extents{128, 264}}) {
+    counts rows{0, 300, 0, 64, 192, 256};
+    for (int g = 0; g < 6; ++g) rows.push_back(static_cast<index_type>(draw.integer(0, 200)));
+    INFO("k " << shape.k << ", n " << shape.n);
+    for (const bool transpose : {false, true}) {
+      rows_case<lrmoe::bfloat16> in(draw, rows, shape, transpose, 0, 3);
+      in.check(in.run(product, own.space));
+    }
+    sums_case<lrmoe::bfloat16> sums(draw, rows, shape, 0, 3);
+    sums.check(sums.run(product, own.space, 2), 2);
+  }
+  // One long group, and many groups, most of which are empty.
+  rows_case<lrmoe::bfloat16> tall(draw, {2049}, {72, 136}, false, 0, 0);
+  tall.check(tall.run(product, own.space));
+  counts sparse(lrmoe::cuda::hopper::max_groups, 0);
+  for (int i = 0; i < 40; ++i)
+    sparse[static_cast<std::size_t>(draw.integer(0, 3000))] =
+        static_cast<index_type>(draw.integer(1, 90));
+  rows_case<lrmoe::bfloat16> scattered(draw, sparse, {16, 24}, true, 0, 0);
+  scattered.check(scattered.run(product, own.space));
+  sums_case<lrmoe::bfloat16> scattered_sums(draw, sparse, {16, 24}, 0, 0);
+  scattered_sums.check(scattered_sums.run(product, own.space));
+  sparse.push_back(1);
+  rows_case<lrmoe::bfloat16> many(draw, sparse, {8, 8}, false, 0, 0);
+  CHECK(contains(error_of([&] { many.run(product, own.space); }), "takes up to 3072 groups"));
+}
+
 TEMPLATE_TEST_CASE("the product that chooses agrees with plain sums and refuses nothing",
                    "[cuda][products][measured]", float, double, lrmoe::bfloat16) {
   check_product<TestType, lrmoe::cuda::measured_product>();
@@ -451,8 +504,10 @@ TEMPLATE_TEST_CASE("products repeat bit for bit", "[cuda][products]", float, dou
                    lrmoe::bfloat16) {
   check_repeats<TestType, lrmoe::cuda::cublas_loop>(true);
   check_repeats<TestType, lrmoe::cuda::measured_product>(true);
+  if constexpr (std::is_same_v<TestType, lrmoe::bfloat16>)
+    if (hopper_available()) check_repeats<TestType, lrmoe::cuda::hopper_grouped>(true);
   const own_stream own;
-  scratch_memory memory;
+  scratch_memory memory(own.space);
   lrmoe::cuda::cublas_grouped grouped(memory.scratch);
   if (grouped.supports<TestType>(own.space, product_operation::multiply_rows))
     check_repeats<TestType, lrmoe::cuda::cublas_grouped>(grouped_sums_supported<TestType>());
@@ -464,7 +519,7 @@ TEST_CASE("more groups than one grouped call takes are multiplied in several",
   INFO("seed " << seed);
   fixture::random draw(seed);
   const own_stream own;
-  scratch_memory memory;
+  scratch_memory memory(own.space);
   lrmoe::cuda::cublas_grouped product(memory.scratch);
   if (!product.supports<float>(own.space, product_operation::multiply_rows)) {
     WARN(product.refusals());
@@ -486,7 +541,7 @@ TEST_CASE("what cuBLAS does not support is reported, refused when forced, and co
   INFO("seed " << seed);
   fixture::random draw(seed);
   const own_stream own;
-  scratch_memory memory;
+  scratch_memory memory(own.space);
   lrmoe::cuda::measured_product product(memory.scratch);
   product.set_mode(product_mode::rule);
   // Eight bytes past an aligned address: refused by alignment on every version of cuBLAS.
@@ -504,7 +559,8 @@ TEST_CASE("what cuBLAS does not support is reported, refused when forced, and co
     CHECK(same_bits(sums.before(), before));
     product.set_mode(product_mode::rule);
     sums.check(sums.run(product, own.space));
-    CHECK(product.latest() == lrmoe::cuda::product_provider::loop);
+    CHECK(product.latest() == (hopper_available() ? lrmoe::cuda::product_provider::hopper
+                                                  : lrmoe::cuda::product_provider::loop));
     CHECK(contains(product.report(), "bfloat16 add_products: cublas"));
   }
 }
@@ -514,7 +570,7 @@ TEST_CASE("a forced provider gives the bits of that provider", "[cuda][products]
   INFO("seed " << seed);
   fixture::random draw(seed);
   const own_stream own;
-  scratch_memory memory;
+  scratch_memory memory(own.space);
   lrmoe::cuda::measured_product product(memory.scratch);
   lrmoe::cuda::cublas_loop loop(memory.scratch);
   lrmoe::cuda::cublas_grouped grouped(memory.scratch);
@@ -522,6 +578,18 @@ TEST_CASE("a forced provider gives the bits of that provider", "[cuda][products]
   product.set_mode(product_mode::loop);
   CHECK(same_bits(in.run(product, own.space), in.run(loop, own.space)));
   CHECK(product.latest() == lrmoe::cuda::product_provider::loop);
+  product.set_mode(product_mode::hopper);
+  CHECK(contains(error_of([&] { in.run(product, own.space); }), "multiplies bfloat16 only"));
+  if (hopper_available()) {
+    lrmoe::cuda::hopper_grouped hopper(memory.scratch);
+    rows_case<lrmoe::bfloat16> narrow(draw, all_counts[0], {64, 128}, false, 0, 0);
+    const auto expected = narrow.run(hopper, own.space);
+    for (const auto mode : {product_mode::hopper, product_mode::rule}) {
+      product.set_mode(mode);
+      CHECK(same_bits(narrow.run(product, own.space), expected));
+      CHECK(product.latest() == lrmoe::cuda::product_provider::hopper);
+    }
+  }
   if (!grouped.supports<float>(own.space, product_operation::multiply_rows)) return;
   product.set_mode(product_mode::grouped);
   CHECK(same_bits(in.run(product, own.space), in.run(grouped, own.space)));
@@ -534,7 +602,7 @@ TEST_CASE("a measured product adds every call once, decides, and its choice can 
   INFO("seed " << seed);
   fixture::random draw(seed);
   const own_stream own;
-  scratch_memory memory;
+  scratch_memory memory(own.space);
   lrmoe::cuda::measured_product product(memory.scratch);
   product.set_mode(product_mode::measured);
   const counts rows{20, 0, 33, 40, 25, 31};
@@ -546,7 +614,7 @@ TEST_CASE("a measured product adds every call once, decides, and its choice can 
   if (!grouped_sums_supported<float>()) return;
   REQUIRE(product.choices().entries().size() == 2);
   for (const auto& each : product.choices().entries()) {
-    CHECK(each.decided());
+    CHECK(each.decided);
     CHECK(each.shape.groups == 4);
     CHECK(each.shape.rows == 16);
   }
@@ -569,18 +637,22 @@ TEST_CASE("a measured product adds every call once, decides, and its choice can 
 TEST_CASE("choices that are not understood are refused with their line", "[cuda][products]") {
   lrmoe::cuda::product_choices choices;
   std::istringstream good(
-      "# a comment\n\nfloat multiply_rows n=8 k=16 groups=4 rows=32 loop=1.5 grouped=2\n");
+      "# a comment\n\nfloat multiply_rows n=8 k=16 groups=4 rows=32 loop=1.5 grouped=2 hopper=0\n");
   choices.load(good);
   REQUIRE(choices.entries().size() == 1);
-  CHECK(choices.entries()[0].faster() == lrmoe::cuda::product_provider::grouped);
-  std::istringstream again("float multiply_rows n=8 k=16 groups=4 rows=32 loop=3 grouped=2\n");
+  CHECK(choices.entries()[0].fastest() == lrmoe::cuda::product_provider::grouped);
+  std::istringstream again(
+      "float multiply_rows n=8 k=16 groups=4 rows=32 loop=3 grouped=2 hopper=2.5\n");
   choices.load(again);
   REQUIRE(choices.entries().size() == 1);
-  CHECK(choices.entries()[0].faster() == lrmoe::cuda::product_provider::loop);
-  for (const char* line : {"float multiply_rows n=8 k=16 groups=4 rows=32 loop=1.5",
-                           "float multiply_rows n=8 k=x groups=4 rows=32 loop=1.5 grouped=2",
-                           "float multiply_rows n=8 k=1 groups=4 rows=32 loop=-1 grouped=2",
-                           "float multiply_rows n=8 k=1 groups=4 rows=32 loop=1 grouped=2 more"}) {
+  CHECK(choices.entries()[0].fastest() == lrmoe::cuda::product_provider::loop);
+  for (const char* line :
+       {"float multiply_rows n=8 k=16 groups=4 rows=32 loop=1.5",
+        "float multiply_rows n=8 k=1 groups=4 rows=32 loop=1.5 grouped=2",
+        "float multiply_rows n=8 k=x groups=4 rows=32 loop=1 grouped=2 hopper=3",
+        "float multiply_rows n=8 k=1 groups=4 rows=32 loop=-1 grouped=2 hopper=3",
+        "float multiply_rows n=8 k=1 groups=4 rows=32 loop=0 grouped=0 hopper=0",
+        "float multiply_rows n=8 k=1 groups=4 rows=32 loop=1 grouped=2 hopper=3 x"}) {
     std::istringstream bad(std::string("# first\n") + line + "\n");
     const std::string message = error_of([&] { choices.load(bad); });
     INFO(message);
@@ -598,7 +670,7 @@ TEST_CASE("products come after the work enqueued before them and before what fol
   INFO("seed " << seed);
   fixture::random draw(seed);
   const own_stream own;
-  scratch_memory memory;
+  scratch_memory memory(own.space);
   lrmoe::cuda::cublas_loop product(memory.scratch);
   const counts rows{30, 50, 20, 0, 70, 60, 10};
   rows_case<float> in(draw, rows, {64, 96}, false, 0, 0);
@@ -636,7 +708,7 @@ TEST_CASE("products come after the work enqueued before them and before what fol
 TEST_CASE("extents that do not fit together are refused before anything is enqueued",
           "[cuda][products]") {
   const own_stream own;
-  scratch_memory memory;
+  scratch_memory memory(own.space);
   lrmoe::cuda::measured_product product(memory.scratch);
   const group_offsets offsets({3, 4});
   Kokkos::View<float*, Kokkos::CudaSpace> data("data", 10000);

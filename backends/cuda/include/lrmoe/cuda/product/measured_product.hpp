@@ -10,45 +10,48 @@
 
 #include <lrmoe/cuda/product/cublas_grouped.hpp>
 #include <lrmoe/cuda/product/cublas_loop.hpp>
+#include <lrmoe/cuda/product/hopper_grouped.hpp>
 #include <lrmoe/cuda/product/product_choices.hpp>
 
 namespace lrmoe::cuda {
 
 /// How measured_product chooses; see there.
-enum class product_mode { rule, loop, grouped, measured };
+enum class product_mode { rule, loop, grouped, hopper, measured };
 
 constexpr std::string_view name_of(product_mode mode) {
-  constexpr std::array<std::string_view, 4> names{"rule", "loop", "grouped", "measured"};
+  constexpr std::array<std::string_view, 5> names{"rule", "loop", "grouped", "hopper", "measured"};
   return names[static_cast<std::size_t>(mode)];
 }
 
 /// Throws argument_error for a text that is no mode's name.
 inline product_mode product_mode_of(std::string_view text) {
-  for (const auto mode :
-       {product_mode::rule, product_mode::loop, product_mode::grouped, product_mode::measured})
+  for (const auto mode : {product_mode::rule, product_mode::loop, product_mode::grouped,
+                          product_mode::hopper, product_mode::measured})
     if (text == name_of(mode)) return mode;
-  require(false, "LRMOE_CUDA_PRODUCT = '", text, "': use rule, loop, grouped or measured");
+  require(false, "LRMOE_CUDA_PRODUCT = '", text, "': use rule, loop, grouped, hopper or measured");
   return product_mode::rule;
 }
 
-/// A grouped product (contract: lrmoe/experts/grouped_product.hpp) that holds cublas_loop and
-/// cublas_grouped and gives every call to one of them. The environment variable LRMOE_CUDA_PRODUCT, or
+/// A grouped product (contract: lrmoe/experts/grouped_product.hpp) that holds cublas_loop, cublas_grouped and
+/// hopper_grouped and gives every call to one of them. The environment variable LRMOE_CUDA_PRODUCT, or
 /// set_mode(), says how:
 ///   rule      the default. What choices() has, measured before and loaded, else a fixed rule on extents.
-///   measured  the same, but a class of shapes that choices() lacks is measured: its first four calls go to
-///             the two in turn, once to warm each up and once to time it, and the faster one has the
-///             class from then on. Each call computes its product once, whoever does it, so gradients are
-///             added once. Times are taken by events and read when the next measured call comes.
-///   loop, grouped   that one alone; grouped refuses what it does not support.
-/// Laws      The two round differently. In the modes rule, loop and grouped the choice depends on the
-///           extents, the alignment and the loaded choices alone, so results are bitwise the same from run
+///   measured  the same, but a class of shapes that choices() lacks is measured: its first calls go to
+///             those that support it in turn, once to warm each up and once to time it, and the fastest one
+///             has the class from then on. Each call computes its product once, whoever does it, so
+///             gradients are added once. Times are taken by events and read when the next measured call
+///             comes.
+///   loop, grouped, hopper   that one alone; the last two refuse what they do not support.
+/// Laws      They round differently. In all modes but `measured` the choice depends on the extents, the
+///           alignment, the device and the loaded choices alone, so results are bitwise the same from run
 ///           to run; in the mode measured it depends on times, so they need not be: measure once, save
 ///           the choices, load them.
-/// Supports  everything: what cublas_grouped does not is computed by cublas_loop, in each mode but grouped;
-///           report() lists it.
+/// Supports  everything: what the others do not is computed by cublas_loop, in the modes rule and measured;
+///           report() lists what cuBLAS refused.
 class measured_product : public typed_products<measured_product> {
  public:
-  explicit measured_product(workspace<device_type>& scratch) : loop_(scratch), grouped_(scratch) {
+  explicit measured_product(workspace<device_type>& scratch)
+      : loop_(scratch), grouped_(scratch), hopper_(scratch) {
     if (const char* text = std::getenv("LRMOE_CUDA_PRODUCT")) mode_ = product_mode_of(text);
   }
   measured_product(const measured_product&) = delete;
@@ -58,7 +61,7 @@ class measured_product : public typed_products<measured_product> {
       if (each != nullptr) static_cast<void>(cudaEventDestroy(each));
   }
 
-  /// The providers share the workspace of cuBLAS, of which the loop takes more.
+  /// Loop and grouped share the workspace of cuBLAS, of which the loop takes more.
   static std::int64_t workspace_bytes(const Kokkos::Cuda& space) {
     return cublas_loop::workspace_bytes(space) + cublas_grouped::workspace_bytes(space) -
            cublas_workspace::bytes(space, 1);
@@ -66,22 +69,32 @@ class measured_product : public typed_products<measured_product> {
   void reserve(const Kokkos::Cuda& space) {
     loop_.reserve(space);
     grouped_.reserve(space);
+    hopper_.reserve(space);
   }
 
   /// The products of all groups that have rows.
   void multiply(const Kokkos::Cuda& space, const grouped_gemm& gemm,
                 const row_groups<device_type>& groups) {
     if (groups.rows() == 0) return;
-    if (mode_ == product_mode::loop || mode_ == product_mode::grouped)
-      return run(mode_ == product_mode::loop ? product_provider::loop : product_provider::grouped,
-                 space, gemm, groups);
-    if (!grouped_.supports(space, gemm) || !grouped_.aligned(gemm, groups))
-      return run(product_provider::loop, space, gemm, groups);
+    switch (mode_) {
+      case product_mode::loop:
+        return run(product_provider::loop, space, gemm, groups);
+      case product_mode::grouped:
+        return run(product_provider::grouped, space, gemm, groups);
+      case product_mode::hopper:
+        return run(product_provider::hopper, space, gemm, groups);
+      default:
+        break;
+    }
     const std::int64_t used = groups.used();
     entry* known = entry_of(gemm, used, groups.rows() / used);
-    if (known != nullptr && known->decided()) return run(known->faster(), space, gemm, groups);
-    if (mode_ == product_mode::rule)
-      return run(by_rule(gemm, groups.rows(), used), space, gemm, groups);
+    if (known != nullptr && known->decided) {
+      const product_provider fastest = known->fastest();
+      // A call of the class may be aligned otherwise than those that were measured.
+      return run(supports(fastest, space, gemm, groups) ? fastest : product_provider::loop, space,
+                 gemm, groups);
+    }
+    if (mode_ == product_mode::rule) return run(by_rule(space, gemm, groups), space, gemm, groups);
     measure(known != nullptr ? *known : add_entry(gemm, used, groups.rows() / used), space, gemm,
             groups);
   }
@@ -113,17 +126,35 @@ class measured_product : public typed_products<measured_product> {
     double flops;
   };
 
-  static constexpr int calls_to_measure = 4;
+  bool supports(product_provider provider, const Kokkos::Cuda& space, const grouped_gemm& gemm,
+                const row_groups<device_type>& groups) {
+    switch (provider) {
+      case product_provider::grouped:
+        return grouped_.supports(space, gemm) && grouped_.aligned(gemm, groups);
+      case product_provider::hopper:
+        return hopper_.supports(space, gemm, groups);
+      default:
+        return true;
+    }
+  }
 
-  /// The loop's cost is the host's, 8 microseconds per group where it was measured, until a group's
-  /// product takes the device as long; the grouped kernel has the lower rate, about 280 TFLOP/s for
-  /// bfloat16 on an H200. The limits are its work of that time.
-  static product_provider by_rule(const grouped_gemm& gemm, std::int64_t rows, std::int64_t used) {
-    const double few_flops = gemm.in == CUDA_R_16BF ? 2.2e9 : 1.5e8;
+  /// A few large products keep the device busy, and cuBLAS' are the fastest. With many, the loop costs the
+  /// host 8 microseconds per group where it was measured: the own kernels take one launch. Where they
+  /// are not, the grouped kernel of cuBLAS is worth its lower rate, about 280 TFLOP/s for bfloat16 on an
+  /// H200, as long as a group's product takes the device less than that; the limits are its work of that
+  /// time.
+  product_provider by_rule(const Kokkos::Cuda& space, const grouped_gemm& gemm,
+                           const row_groups<device_type>& groups) {
     constexpr std::int64_t few_groups = 4;
+    const std::int64_t used = groups.used();
+    if (used <= few_groups) return product_provider::loop;
+    if (supports(product_provider::hopper, space, gemm, groups)) return product_provider::hopper;
+    const double few_flops = gemm.in == CUDA_R_16BF ? 2.2e9 : 1.5e8;
     const bool launches_dominate =
-        used > few_groups && gemm.flops(rows) < few_flops * static_cast<double>(used);
-    return launches_dominate ? product_provider::grouped : product_provider::loop;
+        gemm.flops(groups.rows()) < few_flops * static_cast<double>(used);
+    return launches_dominate && supports(product_provider::grouped, space, gemm, groups)
+               ? product_provider::grouped
+               : product_provider::loop;
   }
 
   entry* entry_of(const grouped_gemm& gemm, std::int64_t used, std::int64_t rows) {
@@ -138,9 +169,13 @@ class measured_product : public typed_products<measured_product> {
   /// One call of the measurement.
   void measure(entry& of, const Kokkos::Cuda& space, const grouped_gemm& gemm,
                const row_groups<device_type>& groups) {
+    std::array<product_provider, product_providers.size()> able{};
+    int count = 0;
+    for (const auto each : product_providers)
+      if (supports(each, space, gemm, groups)) able[static_cast<std::size_t>(count++)] = each;
     const int call = of.calls++;
-    const auto provider = call % 2 == 0 ? product_provider::loop : product_provider::grouped;
-    if (call < calls_to_measure - 2) return run(provider, space, gemm, groups);
+    const auto provider = able[static_cast<std::size_t>(call % count)];
+    if (call < count) return run(provider, space, gemm, groups);
     const shape_class shape = of.shape;
     read_times();
     const device_guard guard(space.cuda_device());
@@ -151,7 +186,10 @@ class measured_product : public typed_products<measured_product> {
     check(cudaEventRecord(ended_, space.cuda_stream()), "recording a CUDA event");
     pending_ = timing{shape, provider, gemm.flops(groups.rows())};
     // The one wait of a class: from here on its choice is known.
-    if (call + 1 >= calls_to_measure) read_times();
+    if (call + 1 < 2 * count) return;
+    read_times();
+    if (entry* done = entry_of(gemm, groups.used(), groups.rows() / groups.used()))
+      done->decided = true;
   }
 
   void read_times() {
@@ -169,14 +207,19 @@ class measured_product : public typed_products<measured_product> {
   void run(product_provider provider, const Kokkos::Cuda& space, const grouped_gemm& gemm,
            const row_groups<device_type>& groups) {
     latest_ = provider;
-    if (provider == product_provider::loop)
-      loop_.multiply(space, gemm, groups);
-    else
-      grouped_.multiply(space, gemm, groups);
+    switch (provider) {
+      case product_provider::loop:
+        return loop_.multiply(space, gemm, groups);
+      case product_provider::grouped:
+        return grouped_.multiply(space, gemm, groups);
+      case product_provider::hopper:
+        return hopper_.multiply(space, gemm, groups);
+    }
   }
 
   cublas_loop loop_;
   cublas_grouped grouped_;
+  hopper_grouped hopper_;
   product_mode mode_ = product_mode::rule;
   product_provider latest_ = product_provider::loop;
   product_choices choices_;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <istream>
@@ -14,10 +16,15 @@
 
 namespace lrmoe::cuda {
 
-enum class product_provider { loop, grouped };
+enum class product_provider { loop, grouped, hopper };
+
+inline constexpr std::array product_providers{product_provider::loop, product_provider::grouped,
+                                              product_provider::hopper};
 
 constexpr std::string_view name_of(product_provider provider) {
-  return provider == product_provider::loop ? "loop" : "grouped";
+  constexpr std::array<std::string_view, product_providers.size()> names{"loop", "grouped",
+                                                                         "hopper"};
+  return names[static_cast<std::size_t>(provider)];
 }
 
 /// Products that are measured together: the groups and their mean rows count by their powers of two.
@@ -42,24 +49,22 @@ constexpr std::int64_t power_of_two_below(std::int64_t value) {
                    : static_cast<std::int64_t>(std::bit_floor(static_cast<std::uint64_t>(value)));
 }
 
-/// Measured rates of both providers by shape class. As text one line each,
-///   bfloat16 multiply_rows n=1536 k=2048 groups=128 rows=1024 loop=412.3 grouped=301.7
+/// Measured rates of the providers by shape class. As text one line each,
+///   bfloat16 multiply_rows n=1536 k=2048 groups=128 rows=1024 loop=412.3 grouped=301.7 hopper=650
 /// with rates in GFLOP/s; 0 is not measured. Lines that begin with # are comments.
 class product_choices {
  public:
   struct entry {
     shape_class shape;
-    double loop_gflops = 0.0;
-    double grouped_gflops = 0.0;
-    int calls = 0;  ///< of the measurement, see measured_product
+    std::array<double, product_providers.size()> gflops{};
+    int calls = 0;         ///< of the measurement, see measured_product
+    bool decided = false;  ///< nothing is left to be measured
 
-    bool decided() const { return loop_gflops > 0.0 && grouped_gflops > 0.0; }
-    product_provider faster() const {
-      return grouped_gflops > loop_gflops ? product_provider::grouped : product_provider::loop;
+    product_provider fastest() const {
+      return product_providers[static_cast<std::size_t>(
+          std::max_element(gflops.begin(), gflops.end()) - gflops.begin())];
     }
-    double& rate(product_provider provider) {
-      return provider == product_provider::loop ? loop_gflops : grouped_gflops;
-    }
+    double& rate(product_provider provider) { return gflops[static_cast<std::size_t>(provider)]; }
   };
 
   const std::vector<entry>& entries() const { return entries_; }
@@ -78,8 +83,10 @@ class product_choices {
     for (const entry& each : entries_) {
       const shape_class& s = each.shape;
       to << s.element << " " << s.operation << " n=" << s.n << " k=" << s.k
-         << " groups=" << s.groups << " rows=" << s.rows << " loop=" << each.loop_gflops
-         << " grouped=" << each.grouped_gflops << "\n";
+         << " groups=" << s.groups << " rows=" << s.rows;
+      for (const auto provider : product_providers)
+        to << " " << name_of(provider) << "=" << each.gflops[static_cast<std::size_t>(provider)];
+      to << "\n";
     }
     to.precision(digits);
   }
@@ -106,11 +113,15 @@ class product_choices {
       const shape_class& s = each.shape;
       result << s.element << " " << s.operation << ", n " << s.n << ", k " << s.k << ", "
              << s.groups << " groups of about " << s.rows << " rows: ";
-      if (each.decided())
-        result << name_of(each.faster()) << " (loop " << each.loop_gflops << " GFLOP/s, grouped "
-               << each.grouped_gflops << ")\n";
-      else
+      if (!each.decided) {
         result << "not measured yet\n";
+        continue;
+      }
+      result << name_of(each.fastest()) << " (";
+      for (const auto provider : product_providers)
+        result << (provider == product_providers.front() ? "" : ", ") << name_of(provider) << " "
+               << each.gflops[static_cast<std::size_t>(provider)];
+      result << " GFLOP/s)\n";
     }
     return result.str();
   }
@@ -121,13 +132,16 @@ class product_choices {
     entry result;
     shape_class& s = result.shape;
     words >> s.element >> s.operation;
-    const bool whole = value(words, "n=", s.n) && value(words, "k=", s.k) &&
-                       value(words, "groups=", s.groups) && value(words, "rows=", s.rows) &&
-                       value(words, "loop=", result.loop_gflops) &&
-                       value(words, "grouped=", result.grouped_gflops) && (words >> std::ws).eof();
-    require(whole && result.loop_gflops >= 0.0 && result.grouped_gflops >= 0.0,
-            "product_choices: line ", number, " is not a choice: '", line,
-            "'; expected: ELEMENT OPERATION n=N k=N groups=N rows=N loop=RATE grouped=RATE");
+    bool whole = value(words, "n=", s.n) && value(words, "k=", s.k) &&
+                 value(words, "groups=", s.groups) && value(words, "rows=", s.rows);
+    for (const auto provider : product_providers)
+      whole = whole && value(words, std::string(name_of(provider)) + "=", result.rate(provider)) &&
+              result.rate(provider) >= 0.0;
+    result.decided = whole && result.rate(result.fastest()) > 0.0;
+    require(result.decided && (words >> std::ws).eof(), "product_choices: line ", number,
+            " is not a choice: '", line,
+            "'; expected: ELEMENT OPERATION n=N k=N groups=N rows=N loop=RATE grouped=RATE "
+            "hopper=RATE, one rate at least above 0");
     return result;
   }
 
