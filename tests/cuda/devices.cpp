@@ -1,8 +1,9 @@
 // A layer runs on any GPU of the process, not only on Kokkos' default one, and layers on several GPUs leave
 // each other alone. With one GPU there is nothing to compare: these tests warn and end.
-#include <future>
+#include <exception>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -235,9 +236,17 @@ TEST_CASE("layers on two GPUs, each with a host thread, give the bits of each al
       }
       on.context.space.fence("lrmoe_test::thread");
     };
-    auto on_the_other = std::async(std::launch::async, [&] { run(second); });
+    std::exception_ptr failure;
+    std::jthread on_the_other([&] {
+      try {
+        run(second);
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    });
     run(first);
-    on_the_other.get();
+    on_the_other.join();
+    if (failure) std::rethrow_exception(failure);
     CHECK(first.views.bits() == a_alone);
     CHECK(second.views.bits() == b_alone);
   }

@@ -38,10 +38,12 @@ inline constexpr int swizzle_bytes = 128;  // of a row in shared memory: 64 valu
 inline constexpr int chunk_bytes = 64 * swizzle_bytes;
 inline constexpr int a_bytes = tile_m * tile_k * 2, b_bytes = tile_n * tile_k * 2;
 inline constexpr int stage_bytes = a_bytes + b_bytes;
-// Results leave through rows of 512 bytes; what pads them keeps a warp's accesses in different banks.
-inline constexpr int result_bytes = 512;
-inline constexpr int bfloat16_row_bytes = result_bytes + 16, float_row_bytes = result_bytes + 32;
-inline constexpr int staging_bytes = tile_m * float_row_bytes;
+// Results leave a warp through whole rows; what pads them keeps a warp's accesses in different banks.
+inline constexpr int bfloat16_row_bytes = tile_n * 2 + 16, float_row_bytes = tile_n * 4 + 32;
+inline constexpr int warp_staging_bytes = 16 * bfloat16_row_bytes;
+inline constexpr int float_rows = warp_staging_bytes / float_row_bytes;
+static_assert(float_rows == 8);
+inline constexpr int staging_bytes = 8 * warp_staging_bytes;
 inline constexpr int alignment = 1024;
 
 }  // namespace detail
@@ -201,33 +203,28 @@ __device__ inline float* gradient_row(const product_arguments& of, const tile& a
          (static_cast<std::int64_t>(at.group) * of.m + row) * of.n + at.n;
 }
 
-/// 16 x 256 sums of a warp, added to the gradient by the copy engine, 128 columns at a time: a gradient's tile is
-/// 128 KiB of float and does not fit beside the steps on their way.
+/// 16 x 256 sums of a warp, added to the gradient by the copy engine, 8 rows at a time: a gradient's tile is 128 KiB
+/// of float and does not fit beside the steps on their way.
 __device__ inline void add_gradient(const float (&sums)[128], const product_arguments& of,
                                     const tile& at, int first_row, unsigned char* staging) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  const int row = first_row + lane;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    if (lane < 16) bulk_wait_read();
+    if (lane < float_rows) bulk_wait_read();
     __syncwarp();
     unsigned char* const to = staging + lane / 4 * float_row_bytes + lane % 4 * 8;
 #pragma unroll
-    for (int j = 0; j < 16; ++j) {
-      const int i = 4 * (16 * half + j);
-      *reinterpret_cast<float2*>(to + j * 32) = float2{sums[i], sums[i + 1]};
-      *reinterpret_cast<float2*>(to + j * 32 + 8 * float_row_bytes) =
-          float2{sums[i + 2], sums[i + 3]};
-    }
+    for (int j = 0; j < tile_n / 8; ++j)
+      *reinterpret_cast<float2*>(to + j * 32) =
+          float2{sums[4 * j + 2 * half], sums[4 * j + 2 * half + 1]};
     fence_proxy_async();
     __syncwarp();
-    const int column = at.n + half * (tile_n / 2);
-    const int columns = min(tile_n / 2, of.n - column);
-    if (lane < 16 && row < of.m && columns > 0) {
+    const int row = first_row + float_rows * half + lane;
+    if (lane < float_rows && row < of.m) {
       bulk_add(static_cast<float*>(of.result) +
-                   (static_cast<std::int64_t>(at.group) * of.m + row) * of.n + column,
+                   (static_cast<std::int64_t>(at.group) * of.m + row) * of.n + at.n,
                shared_address(staging) + static_cast<std::uint32_t>(lane * float_row_bytes),
-               columns * static_cast<int>(sizeof(float)));
+               min(tile_n, of.n - at.n) * static_cast<int>(sizeof(float)));
       bulk_commit();
     }
   }
@@ -293,7 +290,7 @@ __global__ void __launch_bounds__(block_threads, 1)
     setmaxnreg_inc<232>();
     const int warpgroup = thread / 128 - 1, own = thread % 128;
     const int own_row = 64 * warpgroup + own / 32 * 16;  // of the warp's part of a tile
-    unsigned char* const own_staging = staging + own_row * float_row_bytes;
+    unsigned char* const own_staging = staging + (thread / 32 - 4) * warp_staging_bytes;
     float sums[128];
     for (int number = blockIdx.x; number < tiles; number += gridDim.x) {
       find_tile<Kind>(of, starts, number, at);
