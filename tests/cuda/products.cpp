@@ -548,6 +548,8 @@ TEST_CASE("what cuBLAS does not support is reported, refused when forced, and co
   rows_case<lrmoe::bfloat16> in(draw, all_counts[4], {64, 128}, false, 4, 0);
   in.check(in.run(product, own.space));
   CHECK(product.latest() == lrmoe::cuda::product_provider::loop);
+  CHECK(contains(product.report(), hopper_available() ? "begin at multiples of 16 bytes"
+                                                      : "needs a GPU of compute capability 9.0"));
   product.set_mode(product_mode::grouped);
   CHECK(error_of([&] { in.run(product, own.space); }) != "");
   sums_case<lrmoe::bfloat16> sums(draw, all_counts[4], {64, 128}, 0, 0);

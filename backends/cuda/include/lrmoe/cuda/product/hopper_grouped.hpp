@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <lrmoe/cuda/device_guard.hpp>
@@ -52,7 +53,18 @@ class hopper_grouped : public typed_products<hopper_grouped> {
   }
   bool supports(const Kokkos::Cuda& space, const grouped_gemm& gemm,
                 const row_groups<device_type>& groups) {
-    return refusal(space, gemm, groups).empty();
+    std::string reason = refusal(space, gemm, groups);
+    if (reason.empty()) return true;
+    if (std::find(refused_.begin(), refused_.end(), reason) == refused_.end())
+      refused_.push_back(std::move(reason));
+    return false;
+  }
+
+  /// One line for each reason for which supports() was false; empty if there is none.
+  std::string refusals() const {
+    std::string text;
+    for (const std::string& each : refused_) text += each + "\n";
+    return text;
   }
 
   /// The products of all groups that have rows.
@@ -147,6 +159,7 @@ class hopper_grouped : public typed_products<hopper_grouped> {
   }
 
   std::vector<kernels> kernels_;
+  std::vector<std::string> refused_;
 };
 
 static_assert(grouped_product<hopper_grouped, Kokkos::Cuda, device_type, bfloat16>);

@@ -47,7 +47,7 @@ inline product_mode product_mode_of(std::string_view text) {
 ///           to run; in the mode measured it depends on times, so they need not be: measure once, save
 ///           the choices, load them.
 /// Supports  everything: what the others do not is computed by cublas_loop, in the modes rule and measured;
-///           report() lists what cuBLAS refused.
+///           report() lists what they refused, and why.
 class measured_product : public typed_products<measured_product> {
  public:
   explicit measured_product(workspace<device_type>& scratch)
@@ -108,12 +108,14 @@ class measured_product : public typed_products<measured_product> {
   /// The provider of the latest call.
   product_provider latest() const { return latest_; }
 
-  /// Mode, choices, and what cublas_grouped does not support, for people.
+  /// Mode, choices, and what the others left to the loop, for people.
   std::string report() {
     read_times();
     std::string text = "products: mode " + std::string(name_of(mode_)) + "\n" + choices_.text();
     if (const std::string refused = grouped_.refusals(); !refused.empty())
-      text += "not supported by the grouped product, so computed by the loop:\n" + refused;
+      text += "not supported by the grouped product of cuBLAS:\n" + refused;
+    if (const std::string refused = hopper_.refusals(); !refused.empty())
+      text += "some calls were not given to the own product:\n" + refused;
     return text;
   }
 
