@@ -140,21 +140,21 @@ class measured_product : public typed_products<measured_product> {
     }
   }
 
-  /// A few large products keep the device busy, and cuBLAS' are the fastest. With many, the loop costs the
-  /// host 8 microseconds per group where it was measured: the own kernels take one launch. Where they
-  /// are not, the grouped kernel of cuBLAS is worth its lower rate, about 280 TFLOP/s for bfloat16 on an
-  /// H200, as long as a group's product takes the device less than that; the limits are its work of that
-  /// time.
+  /// Large products keep the device busy one by one, and cuBLAS' are the fastest. Others are limited by what
+  /// a launch costs the host in the loop, 8 microseconds per group where it was measured (an H200): the own
+  /// kernels take one for all. Where they are not, the grouped kernel of cuBLAS is worth its lower rate,
+  /// about 280 TFLOP/s for bfloat16, as long as a group's product takes the device less than a launch. The
+  /// limits are the work of a group from which on the loop was faster.
   product_provider by_rule(const Kokkos::Cuda& space, const grouped_gemm& gemm,
                            const row_groups<device_type>& groups) {
     constexpr std::int64_t few_groups = 4;
+    constexpr double large_flops = 1e10;
     const std::int64_t used = groups.used();
-    if (used <= few_groups) return product_provider::loop;
+    const double flops = gemm.flops(groups.rows()) / static_cast<double>(used);
+    if (used <= few_groups || flops >= large_flops) return product_provider::loop;
     if (supports(product_provider::hopper, space, gemm, groups)) return product_provider::hopper;
     const double few_flops = gemm.in == CUDA_R_16BF ? 2.2e9 : 1.5e8;
-    const bool launches_dominate =
-        gemm.flops(groups.rows()) < few_flops * static_cast<double>(used);
-    return launches_dominate && supports(product_provider::grouped, space, gemm, groups)
+    return flops < few_flops && supports(product_provider::grouped, space, gemm, groups)
                ? product_provider::grouped
                : product_provider::loop;
   }
