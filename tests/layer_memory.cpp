@@ -188,10 +188,9 @@ TEST_CASE("a call that does not fit its budget is refused before it allocates, w
   const call<float> fresh(p);
   const std::string message = refused_with(needed + 999, policies, fresh);
   INFO(message);
-  CHECK(fixture::names(
-      message, {std::to_string(needed) + " bytes", "token buffers", "saved activations",
-                "workspace", "expert weights 1000", std::to_string(needed - 1) + " of a budget of",
-                "saved_activations::recompute"}));
+  CHECK(fixture::names(message, {std::to_string(needed) + " bytes", "token buffers",
+                                 "saved activations", "workspace", "expert weights 1000",
+                                 std::to_string(needed - 1) + " of a budget of"}));
   CHECK(fresh.out.untouched());
   CHECK(number_before(message, " pairs kept; ") < free_layer.last_plan().pairs_kept());
   CHECK(number_before(message, " tokens; ") < 400);
@@ -200,7 +199,10 @@ TEST_CASE("a call that does not fit its budget is refused before it allocates, w
         std::string::npos);
   auto recompute = policies;
   recompute.saved = saved_activations::recompute;
-  CHECK(refused_with(needed + 999, recompute, fresh) == "");
+  // Operations that copy rows may need more workspace to compute g and u again than is saved.
+  const bool recomputing_fits = message.find("saved_activations::recompute") != std::string::npos;
+  CHECK((recomputing_fits || !backend::expert_operations::gathers));
+  CHECK(refused_with(needed + 999, recompute, fresh).empty() == recomputing_fits);
   auto fewer = policies;
   fewer.quota.keep = static_cast<double>(number_before(message, " pairs kept; ") - shape.E) / 800.0;
   CHECK(refused_with(needed + 999, fewer, fresh).empty());
