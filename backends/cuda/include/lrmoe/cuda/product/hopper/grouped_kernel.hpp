@@ -235,7 +235,7 @@ __device__ inline void add_gradient(const float (&sums)[128], const product_argu
 #endif
 
 /// One product of all groups. Persistent: a block for each multiprocessor, which takes every so many-th tile.
-/// One warp keeps `stages` steps on their way through the copy engine; two warpgroups multiply them.
+/// One thread keeps `stages` steps on their way through the copy engine; two warpgroups multiply them.
 /// Launch   block_threads threads, shared_bytes(groups) bytes
 template <product_kind Kind>
 __global__ void __launch_bounds__(block_threads, 1)
