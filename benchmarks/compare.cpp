@@ -27,6 +27,11 @@ struct options {
   bool quick = false, large = false, list = false, brief = false, strict = false;
   std::vector<std::int64_t> ranks{1, 2, 3, 8};
   std::vector<std::string> types;
+#if LRMOE_HAS_CUDA_BACKEND
+  std::vector<std::string> backends{"host", "cuda"};
+#else
+  std::vector<std::string> backends{"host"};
+#endif
   std::string cases, json_file, load_path, fault, router = "softmax";
   std::uint64_t seed = 1;
   std::int64_t top_k = 0;
@@ -74,12 +79,14 @@ std::vector<compare_case> chosen_cases(const options& o, const tensor_source* lo
 
 template <class Element>
 std::vector<std::unique_ptr<candidate<Element>>> candidates_of(const options& o) {
+  const auto chosen = [](const std::vector<std::string>& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
   std::vector<std::unique_ptr<candidate<Element>>> all;
-  if (std::find(o.types.begin(), o.types.end(), element_name<Element>()) == o.types.end())
-    return all;
-  all.push_back(host_candidate<Element>());
+  if (!chosen(o.types, element_name<Element>())) return all;
+  if (chosen(o.backends, "host")) all.push_back(host_candidate<Element>());
 #if LRMOE_HAS_CUDA_BACKEND
-  all.push_back(cuda_candidate<Element>());
+  if (chosen(o.backends, "cuda")) all.push_back(cuda_candidate<Element>());
 #endif
   return all;
 }
@@ -158,6 +165,10 @@ void declare_options(CLI::App& app, options& o) {
         }
       })
       ->type_name("REGEX");
+  app.add_option("--backend", o.backends, "backends that are compared, of those built")
+      ->delimiter(',')
+      ->check(CLI::IsMember(o.backends))
+      ->type_name("NAME...");
   app.add_option("--type", o.types,
                  "element types: float, bf16, double; default all, --large without double")
       ->delimiter(',')
