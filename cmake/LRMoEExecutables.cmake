@@ -56,6 +56,17 @@ if(lrmoe_have_CUDA)
   set(CMAKE_BUILD_RPATH "${CUDAToolkit_LIBRARY_DIR}")
 endif()
 
+# For tests that mpirun starts: the machine may have fewer processors than they are, and the user may be root.
+# These are Open MPI's words for it, which others do not mind.
+set(lrmoe_mpi_environment
+    OMPI_ALLOW_RUN_AS_ROOT=1
+    OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    OMPI_MCA_rmaps_base_oversubscribe=1
+    OMPI_MCA_mpi_yield_when_idle=1
+    OMP_NUM_THREADS=1
+    OMP_PROC_BIND=false
+    OMP_WAIT_POLICY=passive)
+
 # lrmoe_executable(NAME SOURCE...): a program of this project.
 function(lrmoe_executable name)
   add_executable(${name} ${ARGN})

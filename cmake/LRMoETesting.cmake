@@ -44,9 +44,8 @@ endfunction()
 
 # lrmoe_mpi_test(NAME SOURCES file... PROCESSES n... KILLED n LIBRARIES target... [GPUS])
 # One executable on tests/mpi/main.cpp, a CTest test NAME_n on each number of processes, and NAME_killed
-# on KILLED processes; cases tagged [several] do not run on one. The machine may have fewer processors and
-# the user may be root: these settings are Open MPI's words for it, others do not mind them. With GPUS each
-# process takes one, so that these tests have the machine to themselves; with too few they are skipped.
+# on KILLED processes; cases tagged [several] do not run on one. With GPUS each process takes one, so that
+# these tests have the machine to themselves; with too few they are skipped.
 function(lrmoe_mpi_test name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "GPUS" "KILLED" "SOURCES;PROCESSES;LIBRARIES")
   set(target lrmoe_test_${name})
@@ -56,14 +55,6 @@ function(lrmoe_mpi_test name)
   target_compile_definitions(
     ${target} PRIVATE $<TARGET_PROPERTY:lrmoe_test_base,INTERFACE_COMPILE_DEFINITIONS>)
   lrmoe_set_language(${target})
-  set(environment
-      OMPI_ALLOW_RUN_AS_ROOT=1
-      OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-      OMPI_MCA_rmaps_base_oversubscribe=1
-      OMPI_MCA_mpi_yield_when_idle=1
-      OMP_NUM_THREADS=1
-      OMP_PROC_BIND=false
-      OMP_WAIT_POLICY=passive)
   set(mpirun "${MPIEXEC_EXECUTABLE}" ${MPIEXEC_NUMPROC_FLAG})
   set(tests "")
   foreach(processes IN LISTS arg_PROCESSES)
@@ -85,7 +76,7 @@ function(lrmoe_mpi_test name)
     PROPERTIES PASS_REGULAR_EXPRESSION "exited on signal 9|SIGNAL: 9|EXIT CODE: 9" TIMEOUT 100
                PROCESSORS ${arg_KILLED})
   list(APPEND tests ${name}_killed)
-  set_tests_properties(${tests} PROPERTIES ENVIRONMENT "${environment}" LABELS mpi)
+  set_tests_properties(${tests} PROPERTIES ENVIRONMENT "${lrmoe_mpi_environment}" LABELS mpi)
   if(arg_GPUS)
     set_tests_properties(${tests} PROPERTIES RUN_SERIAL ON SKIP_RETURN_CODE 77)
   endif()

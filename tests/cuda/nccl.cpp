@@ -144,41 +144,20 @@ struct gpu {
 template <class Communicator>
 int64_t wrong_bytes(Communicator& ranks, const gpu& on, const laws::size_matrix& bytes,
                     std::uint64_t call, int64_t first = 0) {
-  const int R = ranks.size(), rank = ranks.rank();
-  const auto size = [&](int from, int to) {
-    return bytes[static_cast<std::size_t>(from * R + to)];
-  };
-  std::vector<int64_t> send_offsets{first}, receive_offsets{2 * first};
-  int64_t to_others = 0;
-  for (int r = 0; r < R; ++r) {
-    send_offsets.push_back(send_offsets.back() + size(rank, r));
-    receive_offsets.push_back(receive_offsets.back() + size(r, rank));
-    if (r != rank) to_others += size(rank, r);
-  }
-  constexpr std::byte untouched{0xa5};
-  std::vector<std::byte> outgoing(static_cast<std::size_t>(send_offsets.back()));
-  std::vector<std::byte> expected(static_cast<std::size_t>(receive_offsets.back() + 5), untouched);
+  const laws::rank_messages messages(ranks.size(), ranks.rank(), bytes, first);
+  const std::vector<std::byte> outgoing = messages.outgoing(call), untouched = messages.untouched();
   const device_bytes &send = *on.send, &receive = *on.receive;
-  if (std::max(send_offsets.back(), receive_offsets.back() + 5) > gpu::capacity)
+  if (static_cast<int64_t>(std::max(outgoing.size(), untouched.size())) > gpu::capacity)
     throw lrmoe::error("lrmoe: the test exchanges more bytes than it has");
-  receive.put(expected, on.stream);
-  for (int r = 0; r < R; ++r) {
-    for (int64_t i = 0; i < size(rank, r); ++i)
-      outgoing[static_cast<std::size_t>(send_offsets[static_cast<std::size_t>(r)] + i)] =
-          laws::content(call, rank, r, i);
-    for (int64_t i = 0; i < size(r, rank); ++i)
-      expected[static_cast<std::size_t>(receive_offsets[static_cast<std::size_t>(r)] + i)] =
-          laws::content(call, r, rank, i);
-  }
+  receive.put(untouched, on.stream);
   // Enqueued, not waited for: the exchange comes after it and before what follows.
   send.put(outgoing, on.stream);
   const int64_t before = ranks.bytes_sent();
-  ranks.all_to_all(on.space, send.data(), send_offsets, receive.data(), receive_offsets);
+  ranks.all_to_all(on.space, send.data(), messages.send_offsets, receive.data(),
+                   messages.receive_offsets);
   check(cudaMemsetAsync(send.data(), 0x3c, outgoing.size(), on.stream), "overwriting bytes");
-  const std::vector<std::byte> got = receive.get(on.stream, expected.size());
-  int64_t wrong = ranks.bytes_sent() - before == to_others ? 0 : 1;
-  for (std::size_t i = 0; i < got.size(); ++i) wrong += got[i] != expected[i];
-  return wrong;
+  const std::vector<std::byte> got = receive.get(on.stream, untouched.size());
+  return messages.wrong(call, got) + (ranks.bytes_sent() - before == messages.to_others ? 0 : 1);
 }
 
 template <class Communicator>

@@ -72,52 +72,89 @@ inline std::byte content(std::uint64_t call, int from, int to, int64_t i) {
   return static_cast<std::byte>(word >> 56);
 }
 
+/// One rank's part of an exchange whose messages begin `first` bytes behind what it sends, and twice that
+/// behind what it receives.
+struct rank_messages {
+  rank_messages(int ranks, int own, const size_matrix& bytes, int64_t first)
+      : R(ranks), rank(own), send_offsets{first}, receive_offsets{2 * first} {
+    const auto size = [&](int from, int to) {
+      return bytes[static_cast<std::size_t>(from * R + to)];
+    };
+    for (int r = 0; r < R; ++r) {
+      send_offsets.push_back(send_offsets.back() + size(rank, r));
+      receive_offsets.push_back(receive_offsets.back() + size(r, rank));
+      if (r != rank) to_others += size(rank, r);
+    }
+  }
+
+  /// What it sends in a call.
+  std::vector<std::byte> outgoing(std::uint64_t call) const {
+    std::vector<std::byte> values(static_cast<std::size_t>(send_offsets.back()));
+    for (int to = 0; to < R; ++to)
+      for (int64_t at = begin(send_offsets, to); at < begin(send_offsets, to + 1); ++at)
+        values[static_cast<std::size_t>(at)] =
+            content(call, rank, to, at - begin(send_offsets, to));
+    return values;
+  }
+  /// Memory to receive in: nothing of it is what a message would leave.
+  std::vector<std::byte> untouched() const {
+    return std::vector<std::byte>(static_cast<std::size_t>(receive_offsets.back() + margin),
+                                  std::byte{0xa5});
+  }
+  /// That memory after a call.
+  std::vector<std::byte> expected(std::uint64_t call) const {
+    std::vector<std::byte> values = untouched();
+    for (int from = 0; from < R; ++from)
+      for (int64_t at = begin(receive_offsets, from); at < begin(receive_offsets, from + 1); ++at)
+        values[static_cast<std::size_t>(at)] =
+            content(call, from, rank, at - begin(receive_offsets, from));
+    return values;
+  }
+  /// Bytes that are wrong in what was received, inside the messages and around them.
+  int64_t wrong(std::uint64_t call, const std::vector<std::byte>& got) const {
+    const std::vector<std::byte> right = expected(call);
+    int64_t count = 0;
+    for (std::size_t i = 0; i < right.size(); ++i) count += got[i] != right[i];
+    return count;
+  }
+
+  int R, rank;
+  std::vector<int64_t> send_offsets, receive_offsets;  // (R+1)
+  int64_t to_others = 0;
+
+ private:
+  static constexpr int64_t margin = 5;
+  static int64_t begin(const std::vector<int64_t>& offsets, int r) {
+    return offsets[static_cast<std::size_t>(r)];
+  }
+};
+
 /// One exchange with every byte checked, those outside the messages too.
 template <class Communicator>
 void exchange_once(Communicator& ranks, const size_matrix& bytes, std::uint64_t call,
                    int64_t first = 0) {
   const int R = ranks.size(), rank = ranks.rank();
-  const auto size = [&](int from, int to) {
-    return bytes[static_cast<std::size_t>(from * R + to)];
-  };
-  std::vector<int64_t> send_offsets{first}, receive_offsets{2 * first};
-  int64_t to_others = 0;
-  for (int r = 0; r < R; ++r) {
-    send_offsets.push_back(send_offsets.back() + size(rank, r));
-    receive_offsets.push_back(receive_offsets.back() + size(r, rank));
-    if (r != rank) to_others += size(rank, r);
-  }
-  constexpr std::byte untouched{0xa5};
-  constexpr int64_t margin = 5;
+  const rank_messages messages(R, rank, bytes, first);
+  const auto& send_offsets = messages.send_offsets;
   Kokkos::View<std::byte*, Kokkos::HostSpace> send("send",
                                                    static_cast<std::size_t>(send_offsets.back()));
-  std::vector<std::byte> receive(static_cast<std::size_t>(receive_offsets.back() + margin),
-                                 untouched);
+  std::vector<std::byte> receive = messages.untouched();
   const space_type space;
   // Enqueued, not waited for: the exchange is ordered after it.
   for (int to = 0; to < R; ++to) {
     const int64_t begin = send_offsets[static_cast<std::size_t>(to)];
     Kokkos::parallel_for(
         "fill",
-        Kokkos::RangePolicy<space_type, Kokkos::IndexType<int64_t>>(space, 0, size(rank, to)),
+        Kokkos::RangePolicy<space_type, Kokkos::IndexType<int64_t>>(
+            space, 0, send_offsets[static_cast<std::size_t>(to) + 1] - begin),
         [=](int64_t i) { send[static_cast<std::size_t>(begin + i)] = content(call, rank, to, i); });
   }
   const int64_t before = ranks.bytes_sent();
-  ranks.all_to_all(space, send.data(), send_offsets, receive.data(), receive_offsets);
+  ranks.all_to_all(space, send.data(), send_offsets, receive.data(), messages.receive_offsets);
   space.fence();
-  CHECK(ranks.bytes_sent() - before == to_others);
-  int64_t wrong = 0;
-  for (int from = 0; from < R; ++from)
-    for (int64_t i = 0; i < size(from, rank); ++i) {
-      const int64_t at = receive_offsets[static_cast<std::size_t>(from)] + i;
-      wrong += receive[static_cast<std::size_t>(at)] != content(call, from, rank, i);
-    }
-  for (int64_t i = 0; i < receive_offsets.front(); ++i)
-    wrong += receive[static_cast<std::size_t>(i)] != untouched;
-  for (int64_t i = 0; i < margin; ++i)
-    wrong += receive[static_cast<std::size_t>(receive_offsets.back() + i)] != untouched;
+  CHECK(ranks.bytes_sent() - before == messages.to_others);
   INFO("rank " << rank << " of " << R);
-  CHECK(wrong == 0);
+  CHECK(messages.wrong(call, receive) == 0);
 }
 
 template <class Communicator>

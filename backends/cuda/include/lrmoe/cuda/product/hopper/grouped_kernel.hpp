@@ -221,8 +221,7 @@ __device__ inline void add_gradient(const float (&sums)[128], const product_argu
     __syncwarp();
     const int row = first_row + float_rows * half + lane;
     if (lane < float_rows && row < of.m) {
-      bulk_add(static_cast<float*>(of.result) +
-                   (static_cast<std::int64_t>(at.group) * of.m + row) * of.n + at.n,
+      bulk_add(gradient_row(of, at, row),
                shared_address(staging) + static_cast<std::uint32_t>(lane * float_row_bytes),
                min(tile_n, of.n - at.n) * static_cast<int>(sizeof(float)));
       bulk_commit();
