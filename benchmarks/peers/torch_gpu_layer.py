@@ -100,6 +100,13 @@ def shared_expert(x, gate_up, down):
     return (silu(gate) * up) @ down[0]
 
 
+def router_gradient(d_weights, weights, total, probabilities, chosen):
+    """Gradient of the logits from that of the renormalised weights of the chosen experts."""
+    d_top = (d_weights - (d_weights * weights).sum(dim=-1, keepdim=True)) / total
+    dp = torch.zeros_like(probabilities).scatter_(1, chosen, d_top)
+    return probabilities * (dp - (probabilities * dp).sum(dim=-1, keepdim=True))
+
+
 class Autograd:
     """What the ways with autograd share: forward builds the graph, backward asks for all gradients."""
 
@@ -269,9 +276,7 @@ class GroupedByHand:
             d_gate_up = self.grouped(rows.t(), d_gu, offs=ends)
             dx_rows = self.grouped(d_gu, gate_up.transpose(1, 2), offs=ends)
             dx = dx_rows.index_select(0, place).view(T, K, D).sum(dim=1)
-            d_top = (d_weights - (d_weights * weights).sum(dim=-1, keepdim=True)) / total
-            dp = torch.zeros_like(probabilities).scatter_(1, chosen, d_top)
-            d_logits = probabilities * (dp - (probabilities * dp).sum(dim=-1, keepdim=True))
+            d_logits = router_gradient(d_weights, weights, total, probabilities, chosen)
             found = [dx, d_logits, d_gate_up, d_down]
             if p.has_shared:
                 d_shared = self.swiglu_backward(shared,
@@ -333,19 +338,15 @@ def check(ways, problem):
     return errors
 
 
-def parse_arguments():
-    parser = argparse.ArgumentParser(
-        description=__doc__, epilog="Exit status: 0 measured, 1 the tensors cannot be read or a step "
-        f"failed, 2 bad usage, {DIFFERENT} measured but results differ, 77 PyTorch or its GPU is "
-        "missing.")
-    parser.add_argument("--version", action="version", version=f"torch_gpu_layer {VERSION}")
+def parse_common(parser, warm_ups):
+    """Adds the options that torch_gpu_ranks.py has as well, and returns what they say."""
     parser.add_argument("--tensors", type=pathlib.Path, required=True, metavar="DIR",
                         help="folder that lrmoe_bench_layer --write-tensors wrote")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda",
                         help="cpu only to try the program (default: %(default)s)")
     parser.add_argument("--repetitions", type=int, default=10, metavar="N",
                         help="measured repetitions (default: %(default)s)")
-    parser.add_argument("--warm-ups", type=int, default=5, metavar="N",
+    parser.add_argument("--warm-ups", type=int, default=warm_ups, metavar="N",
                         help="repetitions before them that do not count (default: %(default)s)")
     parser.add_argument("--no-check", action="store_true", help="do not compare the results")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write times here")
@@ -353,6 +354,15 @@ def parse_arguments():
     if options.repetitions < 1 or options.warm_ups < 0:
         parser.error("--repetitions must be at least 1, --warm-ups at least 0")
     return options
+
+
+def parse_arguments():
+    parser = argparse.ArgumentParser(
+        description=__doc__, epilog="Exit status: 0 measured, 1 the tensors cannot be read or a step "
+        f"failed, 2 bad usage, {DIFFERENT} measured but results differ, 77 PyTorch or its GPU is "
+        "missing.")
+    parser.add_argument("--version", action="version", version=f"torch_gpu_layer {VERSION}")
+    return parse_common(parser, warm_ups=5)
 
 
 def dense(problem, clock):
@@ -369,6 +379,51 @@ def dense(problem, clock):
         clock.mark()
         return clock.milliseconds()
     return case, 2e-9 * P * D * width
+
+
+def differences(errors, tolerance):
+    """What is said of each tensor that is further from LRMoE's than allowed."""
+    return [f"{way}: {name} differs from LRMoE's by {error:.1e} of its norm, more than {tolerance:.1e}: "
+            "not the same layer"
+            for way, of_way in errors.items() for name, error in of_way.items()
+            if not error <= tolerance]
+
+
+def step_of(way, clock):
+    """The case of a forward and a backward."""
+    def case():
+        clock.start()
+        way.forward()
+        clock.mark()
+        way.backward()
+        clock.mark()
+        return clock.milliseconds()
+    return case
+
+
+def timed(cases, options):
+    """All cases in turn; what the measured repetitions of each took."""
+    times = {name: [] for name in cases}
+    for repetition in range(-options.warm_ups, options.repetitions):
+        for name, case in cases.items():
+            found = case()
+            if repetition >= 0:
+                times[name].append(found)
+    return times
+
+
+def by_part(times):
+    """Milliseconds of steps by way and part, as the JSON file has them."""
+    return {name: {"forward_ms": [one[0] for one in found], "full_ms": [one[1] for one in found]}
+            for name, found in times.items()}
+
+
+def described(ways):
+    """A line for each way."""
+    for name, found in ways.items():
+        yield (f"{name}: forward {statistics.median(found['forward_ms']):.3f} ms, forward and "
+               f"backward {statistics.median(found['full_ms']):.3f} ms ({min(found['full_ms']):.3f} "
+               f".. {max(found['full_ms']):.3f})")
 
 
 def main():
@@ -397,35 +452,14 @@ def main():
     errors, agrees = {}, True
     if not options.no_check:
         errors = check(ways, problem)
-        tolerance = TOLERANCE[problem.type]
-        for way, of_way in errors.items():
-            for name, error in of_way.items():
-                if not error <= tolerance:
-                    agrees = False
-                    sys.stderr.write(f"torch_gpu_layer: {way}: {name} differs from LRMoE's by "
-                                     f"{error:.1e} of its norm, more than {tolerance:.1e}: not the "
-                                     "same layer\n")
+        for difference in differences(errors, TOLERANCE[problem.type]):
+            agrees = False
+            sys.stderr.write(f"torch_gpu_layer: {difference}\n")
 
     clock = Clock(device)
-
-    def step_of(way):
-        def case():
-            clock.start()
-            way.forward()
-            clock.mark()
-            way.backward()
-            clock.mark()
-            return clock.milliseconds()
-        return case
-    cases = {name: step_of(way) for name, way in {**ways, **also}.items()}
+    cases = {name: step_of(way, clock) for name, way in {**ways, **also}.items()}
     cases["dense"], dense_work = dense(problem, clock)
-    times = {name: [] for name in cases}
-    for repetition in range(-options.warm_ups, options.repetitions):
-        for name, case in cases.items():
-            found = case()
-            if repetition >= 0:
-                times[name].append(found)
-
+    times = timed(cases, options)
     dense_times = [found[0] for found in times.pop("dense")]
     result = {
         "shape": problem.shape,
@@ -438,16 +472,13 @@ def main():
         "agrees": agrees,
         "not_measured": refused,
         "dense_tflops": [dense_work / ms for ms in dense_times],
-        "ways": {name: {"forward_ms": [one[0] for one in found],
-                        "full_ms": [one[1] for one in found]} for name, found in times.items()},
+        "ways": by_part(times),
     }
     if options.json:
         options.json.write_text(json.dumps(result, indent=2) + "\n")
     print(f"torch {torch.__version__}, dense {statistics.median(result['dense_tflops']):.1f} TFLOP/s")
-    for name, found in result["ways"].items():
-        print(f"{name}: forward {statistics.median(found['forward_ms']):.3f} ms, forward and "
-              f"backward {statistics.median(found['full_ms']):.3f} ms ({min(found['full_ms']):.3f} "
-              f".. {max(found['full_ms']):.3f})")
+    for line in described(result["ways"]):
+        print(line)
     return 0 if agrees else DIFFERENT
 
 

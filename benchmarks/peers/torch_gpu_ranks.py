@@ -11,13 +11,13 @@ takes. benchmarks/compare_torch --device cuda --ranks N runs both programs."""
 import argparse
 import json
 import os
-import pathlib
 import statistics
 import sys
 
 # First, because it says so where PyTorch is missing.
-from torch_gpu_layer import (DIFFERENT, TOLERANCE, Clock, GroupedByHand, by_expert, dense,
-                             grouped_product, load_slice, why_not_grouped)
+from torch_gpu_layer import (DIFFERENT, TOLERANCE, Clock, GroupedByHand, by_expert, by_part, dense,
+                             described, differences, grouped_product, load_slice, parse_common,
+                             router_gradient, step_of, timed, why_not_grouped)
 import torch
 import torch.distributed as dist
 from torch.nn.functional import silu
@@ -216,9 +216,7 @@ class RanksByHand:
             weights_work.wait()
             dx = dx_rows.index_select(0, sent_place).view(T, K, D).sum(dim=1)
             d_weights = d_weights[sent_place].view(T, K)
-            d_top = (d_weights - (d_weights * weights).sum(dim=-1, keepdim=True)) / total
-            dp = torch.zeros_like(probabilities).scatter_(1, chosen, d_top)
-            d_logits = probabilities * (dp - (probabilities * dp).sum(dim=-1, keepdim=True))
+            d_logits = router_gradient(d_weights, weights, total, probabilities, chosen)
             return [dx, d_logits, d_gate_up, d_down]
 
     def results(self):
@@ -314,19 +312,7 @@ def parse_arguments():
         "\"agrees\" is false in the JSON, whatever the launcher makes of the status), 77 PyTorch or a "
         "GPU is missing.")
     parser.add_argument("--version", action="version", version=f"torch_gpu_ranks {VERSION}")
-    parser.add_argument("--tensors", type=pathlib.Path, required=True, metavar="DIR",
-                        help="folder that lrmoe_bench_layer --write-tensors wrote")
-    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda",
-                        help="cpu only to try the program (default: %(default)s)")
-    parser.add_argument("--repetitions", type=int, default=10, metavar="N",
-                        help="measured repetitions (default: %(default)s)")
-    parser.add_argument("--warm-ups", type=int, default=6, metavar="N",
-                        help="repetitions before them that do not count (default: %(default)s)")
-    parser.add_argument("--no-check", action="store_true", help="do not compare the results")
-    parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write times here")
-    options = parser.parse_args()
-    if options.repetitions < 1 or options.warm_ups < 0:
-        parser.error("--repetitions must be at least 1, --warm-ups at least 0")
+    options = parse_common(parser, warm_ups=6)
     if "WORLD_SIZE" not in os.environ:
         parser.error("start it with torchrun --nproc-per-node N")
     return options
@@ -349,34 +335,14 @@ def measure(options, ranks):
     errors, agrees = {}, True
     if not options.no_check:
         errors = check(ways, share, ranks)
-        tolerance = TOLERANCE[share.type]
-        for way, of_way in errors.items():
-            for name, error in of_way.items():
-                if not error <= tolerance:
-                    agrees = False
-                    ranks.say(f"torch_gpu_ranks: {way}: {name} differs from LRMoE's by {error:.1e} of "
-                              f"its norm, more than {tolerance:.1e}: not the same layer", sys.stderr)
+        for difference in differences(errors, TOLERANCE[share.type]):
+            agrees = False
+            ranks.say(f"torch_gpu_ranks: {difference}", sys.stderr)
 
     clock = RanksClock(ranks)
-
-    def step_of(way):
-        def case():
-            clock.start()
-            way.forward()
-            clock.mark()
-            way.backward()
-            clock.mark()
-            return clock.milliseconds()
-        return case
-    cases = {name: step_of(way) for name, way in ways.items()}
+    cases = {name: step_of(way, clock) for name, way in ways.items()}
     cases["dense"], dense_work = dense(share, clock)
-    times = {name: [] for name in cases}
-    for repetition in range(-options.warm_ups, options.repetitions):
-        for name, case in cases.items():
-            found = case()
-            if repetition >= 0:
-                times[name].append(found)
-
+    times = timed(cases, options)
     dense_times = [found[0] for found in times.pop("dense")]
     on_gpu = options.device == "cuda"
     gpus = ranks.gather(torch.cuda.get_device_name(ranks.device) if on_gpu else None)
@@ -394,17 +360,14 @@ def measure(options, ranks):
         "agrees": agrees,
         "not_measured": refused,
         "dense_tflops": [dense_work / ms for ms in dense_times],
-        "ways": {name: {"forward_ms": [one[0] for one in found],
-                        "full_ms": [one[1] for one in found]} for name, found in times.items()},
+        "ways": by_part(times),
     }
     if options.json and ranks.rank == 0:
         options.json.write_text(json.dumps(result, indent=2) + "\n")
     ranks.say(f"torch {torch.__version__}, {ranks.size} ranks, dense "
               f"{statistics.median(result['dense_tflops']):.1f} TFLOP/s on the slowest")
-    for name, found in result["ways"].items():
-        ranks.say(f"{name}: forward {statistics.median(found['forward_ms']):.3f} ms, forward and "
-                  f"backward {statistics.median(found['full_ms']):.3f} ms "
-                  f"({min(found['full_ms']):.3f} .. {max(found['full_ms']):.3f})")
+    for line in described(result["ways"]):
+        ranks.say(line)
     ranks.together()
     return 0 if agrees else DIFFERENT
 
