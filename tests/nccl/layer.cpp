@@ -2,7 +2,7 @@
 // sends what the plan says and nothing else, and waits no more often than a layer on one GPU.
 #include <thread>
 
-#include "../ranks/layer_on_ranks.hpp"
+#include "../mpi/layer_on_processes.hpp"
 #include "kokkos_events.hpp"
 #include "ranks_on_gpus.hpp"
 
@@ -13,56 +13,20 @@ using processes::seconds_of;
 
 namespace {
 
-using moving_policies =
-    lrmoe::policies<lrmoe::softmax_top_k, lrmoe::fixed_fraction, lrmoe::lrm_score,
-                    layer_test::any_estimator, random_planner>;
 using static_policies = lrmoe::policies<lrmoe::softmax_top_k, lrmoe::fixed_fraction,
                                         lrmoe::lrm_score, layer_test::any_estimator>;
 using lrmoe::saved_activations;
 
-enum class shares { by_chance, one_empty };
-
-/// First tokens of the ranks' shares, (R+1). A rank may be without tokens by chance, or one is.
-std::vector<integer> shares_of(fixture::random& draw, integer T, integer R, shares kind) {
-  auto first = deal(draw, T, R);
-  if (kind == shares::one_empty && R > 1) {
-    const auto r = static_cast<std::size_t>(draw.integer(0, R - 1));
-    first[r == 0 ? 1 : r] = first[r == 0 ? 0 : r + 1];
-  }
-  return first;
-}
-
 template <class Element>
-void check_layer(double keep, saved_activations saved, shares kind) {
-  const std::uint64_t seed = processes::fresh_seed();
-  INFO("seed " << seed << ", keep " << keep << ", saved " << static_cast<int>(saved));
-  fixture::random draw(seed);
-  const integer R = processes::count(), E = 7, T = 45;
-  const problem p = layer_test::random_problem(
-      draw, {.T = T, .D = 12, .F = 9, .E = E, .K = 2, .F_shared = 0}, fixture::format_of<Element>(),
-      layer_test::routing_kind::softmax_renormalised);
-  const auto first = shares_of(draw, T, R, kind);
-  moving_policies policies{.quota = {.keep = keep},
-                           .estimator = lrmoe::pps{.seed = seed},
-                           .planner = {seed},
-                           .saved = saved};
-  if (keep == 1.0) policies.estimator = lrmoe::exact{};
-  std::vector<fixture::byte_string> bits;
-  for (int repetition = 0; repetition < 2; ++repetition) {
-    ranks_type joined = processes::on_gpus();
-    const results found = run<Element>(joined, p, first, policies, (E + R - 1) / R + 2, 2);
-    joined.require_working();
-    CHECK(found.guards_intact);
-    INFO(found.memory);
-    CHECK(found.memory_as_planned);
-    check_results(p, found);
-    if (R == 1)
-      CHECK(joined.bytes_sent() == 0);
-    else if (saved == saved_activations::save)
-      CHECK(found.bytes_sent == found.bytes_planned);
-    if (repetition > 0) CHECK(found.bits == bits);
-    bits = found.bits;
-  }
+void check_on_gpus(double keep, saved_activations saved, shares kind) {
+  check_layer<Element>([] { return processes::on_gpus(); }, keep, saved, kind,
+                       [&](const ranks_type& joined, const results& found) {
+                         joined.require_working();
+                         if (joined.size() == 1)
+                           CHECK(joined.bytes_sent() == 0);
+                         else if (saved == saved_activations::save)
+                           CHECK(found.bytes_sent == found.bytes_planned);
+                       });
 }
 
 /// This rank's layer with experts at home, and a call of its own tokens. What it computes is checked above.
@@ -122,16 +86,16 @@ fixture::random own_draws(std::uint64_t seed) {
 }  // namespace
 
 TEST_CASE("an exact layer on several GPUs equals the oracle and repeats bit for bit", "[nccl]") {
-  check_layer<float>(1.0, saved_activations::save, shares::by_chance);
-  check_layer<float>(1.0, saved_activations::save, shares::one_empty);
-  check_layer<lrmoe::bfloat16>(1.0, saved_activations::save, shares::by_chance);
+  check_on_gpus<float>(1.0, saved_activations::save, shares::by_chance);
+  check_on_gpus<float>(1.0, saved_activations::save, shares::one_empty);
+  check_on_gpus<lrmoe::bfloat16>(1.0, saved_activations::save, shares::by_chance);
 }
 
 TEST_CASE("a reduced layer on several GPUs equals the oracle and repeats bit for bit", "[nccl]") {
-  check_layer<float>(0.5, saved_activations::save, shares::by_chance);
-  check_layer<float>(0.4, saved_activations::proxy, shares::by_chance);
-  check_layer<float>(0.4, saved_activations::recompute, shares::by_chance);
-  check_layer<lrmoe::bfloat16>(0.5, saved_activations::save, shares::one_empty);
+  check_on_gpus<float>(0.5, saved_activations::save, shares::by_chance);
+  check_on_gpus<float>(0.4, saved_activations::proxy, shares::by_chance);
+  check_on_gpus<float>(0.4, saved_activations::recompute, shares::by_chance);
+  check_on_gpus<lrmoe::bfloat16>(0.5, saved_activations::save, shares::one_empty);
 }
 
 TEST_CASE(

@@ -10,10 +10,6 @@ namespace {
 using lrmoe::logical::world;
 using static_policies = lrmoe::policies<lrmoe::softmax_top_k, lrmoe::fixed_fraction,
                                         lrmoe::lrm_score, layer_test::any_estimator>;
-using moving_policies =
-    lrmoe::policies<lrmoe::softmax_top_k, lrmoe::fixed_fraction, lrmoe::lrm_score,
-                    layer_test::any_estimator, random_planner>;
-
 struct seeded {
   std::uint64_t seed = fixture::fresh_seed();
   fixture::random draw{seed};

@@ -70,6 +70,11 @@ struct random_planner {
   }
 };
 
+/// A layer whose pairs change their ranks.
+using moving_policies =
+    lrmoe::policies<lrmoe::softmax_top_k, lrmoe::fixed_fraction, lrmoe::lrm_score,
+                    layer_test::any_estimator, random_planner>;
+
 /// Results of all ranks together.
 struct results {
   std::vector<double> out, dx, d_logits;   // (T, .)
