@@ -123,6 +123,48 @@ TEMPLATE_TEST_CASE("a reduced backward pass equals the oracle that is given the 
   }
 }
 
+TEMPLATE_TEST_CASE("overwriting gradients is adding to zeros, whatever they held", "[layer]",
+                   LRMOE_TEST_VARIANTS) {
+  using Element = typename TestType::element;
+  using Router = typename TestType::router;
+  const auto seed = fixture::fresh_seed();
+  INFO("LRMOE_TEST_SEED=" << seed);
+  fixture::random draw(seed);
+  // A shared expert or none; mostly experts without pairs; no tokens.
+  const auto shape =
+      GENERATE(oracle::extents{33, 19, 13, 5, 2, 0}, oracle::extents{24, 8, 16, 4, 4, 7},
+               oracle::extents{3, 6, 4, 32, 2, 3}, oracle::extents{0, 6, 4, 3, 2, 5});
+  const routing_kind kind = kinds<Router>().back();
+  const problem p = from_zero(random_problem(draw, shape, fixture::format_of<Element>(), kind));
+  policies_of<Router> all, reduced, again, two_draws;
+  all.estimator = lrmoe::exact{};
+  reduced.estimator = again.estimator = two_draws.estimator = lrmoe::pps{seed};
+  reduced.quota.keep = again.quota.keep = 0.3;
+  again.saved = lrmoe::saved_activations::recompute;
+  two_draws.scope.dw_share = 0.3;
+  for (policies_of<Router>* policies : {&all, &reduced, &again, &two_draws}) {
+    policies->router = router_for<Router>(kind, shape.E);
+    lrmoe::context<backend> context;
+    layer_of<policies_of<Router>, Element> layer(context, shape_of(shape), *policies, 3);
+    call<Element> adding(p);
+    forward(layer, 1, adding);
+    backward(layer, adding);
+    call<Element> overwriting(p);
+    overwriting.poison_gradients();
+    forward(layer, 1, overwriting);
+    backward(layer, overwriting, lrmoe::gradient_update::overwrite);
+    CHECK(overwriting.gradient_values() == adding.gradient_values());
+    CHECK(overwriting.dx.bits() == adding.dx.bits());
+    if (policies != &two_draws) check_step(p, overwriting, coefficients(layer, shape.P()), kind);
+    // A second micro-batch adds to what the first one wrote.
+    for (const auto* views : {&adding, &overwriting}) {
+      forward(layer, 2, *views);
+      backward(layer, *views);
+    }
+    CHECK(overwriting.gradient_values() == adding.gradient_values());
+  }
+}
+
 TEST_CASE("rows of several tiles, blocks and parts equal the oracle", "[layer]") {
   const auto seed = fixture::fresh_seed();
   INFO("LRMOE_TEST_SEED=" << seed);
@@ -344,6 +386,15 @@ TEST_CASE("an expert with tokens and a quota of zero gets no gradient and costs 
     CHECK(report.routed.flops == 12.0 * static_cast<double>(kept * shape.D * shape.F));
     // What cannot be reached is bias, also under an unbiased rule.
     CHECK(report.certified.bias_bound > 0.0);
+    const problem fresh = from_zero(p);
+    call<float> overwritten(fresh);
+    overwritten.poison_gradients();
+    forward(layer, 0, overwritten);
+    backward(layer, overwritten, lrmoe::gradient_update::overwrite);
+    check_step(fresh, overwritten, c, routing_kind::given);
+    const auto down = overwritten.d_down.values();
+    for (integer i = 0; i < shape.F * shape.D; ++i)
+      REQUIRE(down[static_cast<std::size_t>(shape.F * shape.D + i)] == 0.0);
   }
 }
 

@@ -193,6 +193,7 @@ class layer_benchmark {
     for (const auto& one : series_) {
       const spread time = harness_.seconds(one.measured_case, one.index);
       json fields{{"repetitions", harness_.repetitions()}, {"type", options_.type}};
+      if (!one.gradients.empty()) fields["gradients"] = one.gradients;
       if (one.is_rate) {
         const double work = *one.flops * rate_unit;
         fields.update(
@@ -254,6 +255,7 @@ class layer_benchmark {
     lrmoe::fixed_fraction quota{};
     estimator chosen{};
     lrmoe::saved_activations saved = lrmoe::saved_activations::save;
+    named_update gradients = named_updates.front();
     std::int64_t kept = 0;
     profile times{};
     double profiled_seconds = 0;
@@ -275,6 +277,7 @@ class layer_benchmark {
     std::string exact{};     ///< series that the time is compared with: the exact layer,
     std::string balanced{};  ///< and the same with balanced routing
     std::string estimator{};
+    std::string gradients{};  ///< what is done with them, where there are any
     const layer_case* layer = nullptr;
   };
 
@@ -302,35 +305,38 @@ class layer_benchmark {
   }
 
   void add_layers(const routed& routing) {
-    for (const double keep : options_.keeps) {
-      if (keep == 1.0) {
-        add_layer(routing, keep, "exact", lrmoe::exact{});
-        continue;
-      }
-      for (const auto& name : options_.estimators) {
-        if (name == "pps") add_layer(routing, keep, name, lrmoe::pps{});
-        if (name == "top") add_layer(routing, keep, name, lrmoe::top{});
-        if (name == "uniform") add_layer(routing, keep, name, lrmoe::uniform{});
-        if (name == "top_plus_sampled") add_layer(routing, keep, name, lrmoe::top_plus_sampled{});
-      }
-      for (const auto& saved : options_.saved) {
-        if (saved == "recompute")
-          add_layer(routing, keep, "pps", lrmoe::pps{}, lrmoe::saved_activations::recompute);
-        if (saved == "proxy")
-          add_layer(routing, keep, "pps", lrmoe::pps{}, lrmoe::saved_activations::proxy);
-      }
+    for (const double keep : options_.keeps)
+      for (const named_update& gradients : options_.updates()) add_layers(routing, keep, gradients);
+  }
+
+  void add_layers(const routed& routing, double keep, const named_update& gradients) {
+    using saving = lrmoe::saved_activations;
+    const auto add = [&](const std::string& name, const estimator& chosen, saving saved) {
+      add_layer(routing, keep, name, chosen, saved, gradients);
+    };
+    if (keep == 1.0) return add("exact", lrmoe::exact{}, saving::save);
+    for (const auto& name : options_.estimators) {
+      if (name == "pps") add(name, lrmoe::pps{}, saving::save);
+      if (name == "top") add(name, lrmoe::top{}, saving::save);
+      if (name == "uniform") add(name, lrmoe::uniform{}, saving::save);
+      if (name == "top_plus_sampled") add(name, lrmoe::top_plus_sampled{}, saving::save);
+    }
+    for (const auto& saved : options_.saved) {
+      if (saved == "recompute") add("pps", lrmoe::pps{}, saving::recompute);
+      if (saved == "proxy") add("pps", lrmoe::pps{}, saving::proxy);
     }
   }
 
   void add_layer(const routed& routing, double keep, const std::string& estimator_name,
-                 const estimator& chosen,
-                 lrmoe::saved_activations saved = lrmoe::saved_activations::save) {
+                 const estimator& chosen, lrmoe::saved_activations saved,
+                 const named_update& gradients) {
     // Default rules go without saying.
     std::string rule = estimator_name == "exact" || estimator_name == "pps"
                            ? fmt::format("keep={}", keep)
                            : fmt::format("keep={}/estimator={}", keep, estimator_name);
     if (saved == lrmoe::saved_activations::recompute) rule += "/save=recompute";
     if (saved == lrmoe::saved_activations::proxy) rule += "/save=proxy";
+    rule += gradients.path();
     const auto prefix = [&](const std::string& kind) {
       return fmt::format("layer/{}/{}/", options_.path(), kind);
     };
@@ -340,20 +346,23 @@ class layer_benchmark {
     mine.quota = {.keep = keep};
     mine.chosen = chosen;
     mine.saved = saved;
+    mine.gradients = gradients;
     for (const auto count : routing.counts)
       mine.kept += mine.quota.of(static_cast<index_type>(count));
     const auto number = harness_.add(
         mine.name, [this, &mine](int repetition) { return measure_step(mine, repetition); });
 
     const auto add = [&](const std::string& part, std::size_t index, const double& flops) {
-      series_.push_back({.name = mine.name + "/" + part,
-                         .measured_case = number,
-                         .index = index,
-                         .flops = &flops,
-                         .exact = prefix(routing.kind.name) + "keep=1/" + part,
-                         .balanced = prefix("balanced") + rule + "/" + part,
-                         .estimator = estimator_name,
-                         .layer = &mine});
+      series_.push_back(
+          {.name = mine.name + "/" + part,
+           .measured_case = number,
+           .index = index,
+           .flops = &flops,
+           .exact = prefix(routing.kind.name) + "keep=1" + gradients.path() + "/" + part,
+           .balanced = prefix("balanced") + rule + "/" + part,
+           .estimator = estimator_name,
+           .gradients = gradients.name,
+           .layer = &mine});
     };
     add("forward", forward_series, mine.forward_flops);
     add("full", full_series, mine.full_flops);
@@ -381,7 +390,7 @@ class layer_benchmark {
     timer_.start();
     forward(mine, repetition);
     timer_.mark();
-    const lrmoe::backward_report report = backward();
+    const lrmoe::backward_report report = backward(mine);
     timer_.mark();
     const std::vector<double> seconds = timer_.seconds();
     mine.saved_bytes = layer_.planned_memory()[lrmoe::memory_category::saved_activations];
@@ -400,9 +409,9 @@ class layer_benchmark {
     layer_.forward(static_cast<std::uint64_t>(repetition + warm_ups_), problem_.x,
                    mine.routing->logits, problem_.weights(), problem_.out);
   }
-  lrmoe::backward_report backward() {
+  lrmoe::backward_report backward(const layer_case& mine) {
     return layer_.backward(problem_.d_out, problem_.weights(), problem_.dx, problem_.d_logits,
-                           problem_.gradients());
+                           problem_.gradients(), mine.gradients.update);
   }
 
   void check_work(const layer_case& mine, const lrmoe::backward_report& report) const {
@@ -430,7 +439,7 @@ class layer_benchmark {
     for (int i = 0; i < profiled_steps; ++i) {
       const profile::recording recording(mine.times, true);
       forward(mine, harness_.repetitions() + 1 + i);
-      backward();
+      backward(mine);
       context_.space.fence("bench: profiled step");
     }
     mine.profiled_seconds = time.seconds();
@@ -448,7 +457,7 @@ class layer_benchmark {
     counts.full = counts.forward;
     {
       const call_counts::recording recording(counts.full);
-      backward();
+      backward(mine);
     }
     counts.full_ledger = context_.memory.allocations() - before;
   }
@@ -505,20 +514,30 @@ class layer_benchmark {
       return operations.template gate_up_backward<Element>(space, rows{d_pre_}, groups,
                                                            problem_.gate_up, rows_);
     });
-    add_product(routing, "weight_gradient_down", [=, this, &operations, &space]() {
-      return operations.template weight_gradient<Element>(space, rows{hidden_}, d_out, groups,
-                                                          problem_.d_down);
-    });
-    add_product(routing, "weight_gradient_gate_up", [=, this, &operations, &space]() {
-      return operations.template weight_gradient<Element>(space, x, rows{d_pre_}, groups,
-                                                          problem_.d_gate_up);
-    });
+    for (const named_update& gradients : options_.updates()) {
+      const lrmoe::gradient_update update = gradients.update;
+      add_product(
+          routing, "weight_gradient_down",
+          [=, this, &operations, &space]() {
+            return operations.template weight_gradient<Element>(space, rows{hidden_}, d_out, groups,
+                                                                problem_.d_down, update);
+          },
+          &gradients);
+      add_product(
+          routing, "weight_gradient_gate_up",
+          [=, this, &operations, &space]() {
+            return operations.template weight_gradient<Element>(space, x, rows{d_pre_}, groups,
+                                                                problem_.d_gate_up, update);
+          },
+          &gradients);
+    }
   }
 
   template <class Operation>
-  void add_product(const routed& routing, const std::string& name, const Operation& operation) {
-    const std::string path =
-        fmt::format("product/{}/{}/{}", name, options_.path(), routing.kind.name);
+  void add_product(const routed& routing, const std::string& name, const Operation& operation,
+                   const named_update* gradients = nullptr) {
+    const std::string path = fmt::format("product/{}/{}/{}{}", name, options_.path(),
+                                         routing.kind.name, gradients ? gradients->path() : "");
     auto& flops = product_flops_.emplace_back();
     const auto number = harness_.add(path, [this, operation, &flops](int /*repetition*/) {
       timer_.start();
@@ -526,7 +545,11 @@ class layer_benchmark {
       timer_.mark();
       return timer_.seconds();
     });
-    series_.push_back({.name = path, .measured_case = number, .flops = &flops, .is_rate = true});
+    series_.push_back({.name = path,
+                       .measured_case = number,
+                       .flops = &flops,
+                       .is_rate = true,
+                       .gradients = gradients ? gradients->name : ""});
   }
 
   /// The products of every layer without its row kernels, where the operations are composed of both.
@@ -536,15 +559,16 @@ class layer_benchmark {
       for (auto& one : layer_cases_) {
         const auto groups = products_alone_->groups_of(*one.routing, one.quota);
         const bool again = one.saved == lrmoe::saved_activations::recompute;
-        one.products_case =
-            harness_.add(one.name + ", products", [this, groups, again](int /*repetition*/) {
-              timer_.start();
-              products_alone_->forward(groups);
-              timer_.mark();
-              products_alone_->backward(groups, again);
-              timer_.mark();
-              return timer_.seconds();
-            });
+        const lrmoe::gradient_update update = one.gradients.update;
+        one.products_case = harness_.add(one.name + ", products",
+                                         [this, groups, again, update](int /*repetition*/) {
+                                           timer_.start();
+                                           products_alone_->forward(groups);
+                                           timer_.mark();
+                                           products_alone_->backward(groups, again, update);
+                                           timer_.mark();
+                                           return timer_.seconds();
+                                         });
       }
     }
   }

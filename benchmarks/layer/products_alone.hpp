@@ -90,10 +90,10 @@ class products_alone {
   }
 
   /// `again`: g and u are computed once more.
-  void backward(const pair_groups& of, bool again) {
+  void backward(const pair_groups& of, bool again, lrmoe::gradient_update update) {
     if (again) multiply(routed_.x, of.kept(), routed_.gate_up, false, routed_.pre);
-    multiply_backward(routed_, of.kept());
-    if (problem_.shape.F_shared > 0) multiply_backward(shared_, every_token_.all());
+    multiply_backward(routed_, of.kept(), update);
+    if (problem_.shape.F_shared > 0) multiply_backward(shared_, every_token_.all(), update);
   }
 
  private:
@@ -119,15 +119,16 @@ class products_alone {
     multiply(of.hidden, groups, of.down, false, of.rows);
   }
 
-  void multiply_backward(const operands& of, const groups_type& groups) {
+  void multiply_backward(const operands& of, const groups_type& groups,
+                         lrmoe::gradient_update update) {
     multiply(of.d_out, groups, of.down, true, of.d_hidden);
     multiply(of.d_pre, groups, of.gate_up, true, of.rows);
     const std::int64_t M = groups.rows();
     auto& product = context_.operations.product();
-    product.template add_products<Element>(context_.space, first_rows(of.hidden, M),
-                                           first_rows(of.d_out, M), groups, of.d_down);
-    product.template add_products<Element>(context_.space, first_rows(of.x, M),
-                                           first_rows(of.d_pre, M), groups, of.d_gate_up);
+    product.template sum_products<Element>(context_.space, first_rows(of.hidden, M),
+                                           first_rows(of.d_out, M), groups, of.d_down, update);
+    product.template sum_products<Element>(context_.space, first_rows(of.x, M),
+                                           first_rows(of.d_pre, M), groups, of.d_gate_up, update);
   }
 
   lrmoe::context<Backend>& context_;

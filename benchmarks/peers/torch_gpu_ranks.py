@@ -15,9 +15,9 @@ import statistics
 import sys
 
 # First, because it says so where PyTorch is missing.
-from torch_gpu_layer import (DIFFERENT, TOLERANCE, Clock, GroupedByHand, by_expert, by_part, dense,
-                             described, differences, grouped_product, load_slice, parse_common,
-                             router_gradient, step_of, timed, why_not_grouped)
+from torch_gpu_layer import (DIFFERENT, TOLERANCE, AddedUp, Clock, GroupedByHand, by_expert, by_part,
+                             dense, described, differences, grouped_product, load_slice,
+                             parse_common, router_gradient, step_of, timed, why_not_grouped)
 import torch
 import torch.distributed as dist
 from torch.nn.functional import silu
@@ -340,7 +340,9 @@ def measure(options, ranks):
             ranks.say(f"torch_gpu_ranks: {difference}", sys.stderr)
 
     clock = RanksClock(ranks)
-    cases = {name: step_of(way, clock) for name, way in ways.items()}
+    also = {"grouped_mm, backward by hand, gradients added up":
+            AddedUp(ways["grouped_mm, backward by hand"], share.weights)}
+    cases = {name: step_of(way, clock) for name, way in {**ways, **also}.items()}
     cases["dense"], dense_work = dense(share, clock)
     times = timed(cases, options)
     dense_times = [found[0] for found in times.pop("dense")]

@@ -106,8 +106,8 @@ def main():
     parser.add_argument("--warm-ups", type=int, default=1, metavar="N",
                         help="repetitions before them that do not count (default: %(default)s)")
     parser.add_argument("--accumulate", action="store_true",
-                        help="add to the gradients of the last step, as LRMoE does; by default they "
-                        "are dropped between steps, which saves PyTorch one pass over them")
+                        help="add to the gradients of the last step; by default they are dropped "
+                        "between steps, which saves one pass over them")
     parser.add_argument("--no-check", action="store_true", help="do not compare the results")
     parser.add_argument("--json", type=pathlib.Path, metavar="FILE", help="also write times here")
     options = parser.parse_args()
@@ -165,6 +165,7 @@ def main():
         "torch": torch.__version__,
         "blas": blas_libraries(),
         "threads": torch.get_num_threads(),
+        "accumulate": options.accumulate,
         "errors": errors,
         "forward_ms": forward,
         "full_ms": full,

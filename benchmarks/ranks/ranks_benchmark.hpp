@@ -85,7 +85,9 @@ class ranks_benchmark {
     if (speaks()) make_dense();
     add_dense();
     for (const auto& routing : routings_)
-      for (const double keep : options_.keeps) add_layer(routing, keep);
+      for (const double keep : options_.keeps)
+        for (const named_update& gradients : options_.updates())
+          add_layer(routing, keep, gradients);
     if (options_.exchange && ranks() > 1) add_exchanges();
     harness_.run();
     for (auto& one : cases_) observe(one);
@@ -95,16 +97,17 @@ class ranks_benchmark {
   void print_table() const {
     fmt::print("{} ranks ({}), {}, dense {:.1f} GFLOP/s\n", ranks(), about_.model, options_.path(),
                dense_rate() * 1e-9);
-    fmt::print("{:>10} {:>6} {:>9} {:>9} {:>9} {:>21} {:>7} {:>9} {:>8} {:>10} {:>10} {:>6}\n",
-               "routing", "keep", "one rank", "forward", "full ms", "(min .. max)", "ratio",
-               "products", "max load", "forward MB", "bytes/kept", "waits");
+    fmt::print(
+        "{:>10} {:>6} {:>9} {:>9} {:>9} {:>9} {:>21} {:>7} {:>9} {:>8} {:>10} {:>10} {:>6}\n",
+        "routing", "keep", "gradients", "one rank", "forward", "full ms", "(min .. max)", "ratio",
+        "products", "max load", "forward MB", "bytes/kept", "waits");
     for (const auto& one : cases_) {
       const spread full = time_of(one, full_series);
       const auto alone = alone_time(one, full_series);
       fmt::print(
-          "{:>10} {:>6} {:>9} {:9.3f} {:9.3f} {:>21} {:>7} {:9.3f} {:8.2f} {:10.1f} {:10.1f} "
+          "{:>10} {:>6} {:>9} {:>9} {:9.3f} {:9.3f} {:>21} {:>7} {:9.3f} {:8.2f} {:10.1f} {:10.1f} "
           "{:>6}\n",
-          one.routing->kind.name, one.keep,
+          one.routing->kind.name, one.keep, one.gradients.name,
           alone ? fmt::format("{:.3f}", alone->median * 1e3) : "-",
           time_of(one, forward_series).median * 1e3, full.median * 1e3,
           fmt::format("({:.3f} .. {:.3f})", full.min * 1e3, full.max * 1e3),
@@ -169,6 +172,7 @@ class ranks_benchmark {
   struct layer_case {
     const routed* routing = nullptr;
     double keep = 1.0;
+    named_update gradients = named_updates.front();
     std::string tail;  ///< of its results' names, without forward or full
     std::size_t number = 0;
     std::optional<std::size_t> alone = {};  ///< the case of the layer on one rank
@@ -261,11 +265,13 @@ class ranks_benchmark {
     return flops / static_cast<double>(ranks()) / dense_rate();
   }
 
-  void add_layer(const routed& routing, double keep) {
+  void add_layer(const routed& routing, double keep, const named_update& gradients) {
     auto& mine = cases_.emplace_back();
     mine.routing = &routing;
     mine.keep = keep;
-    mine.tail = fmt::format("{}/{}/keep={}", options_.path(), routing.kind.name, keep);
+    mine.gradients = gradients;
+    mine.tail =
+        fmt::format("{}/{}/keep={}{}", options_.path(), routing.kind.name, keep, gradients.path());
     if (options_.one_rank)
       mine.alone = harness_.add("layer/" + mine.tail, [this, &mine](int repetition) {
         return alone_ ? step_alone(mine, repetition) : seconds_list{0.0, 0.0};
@@ -290,7 +296,7 @@ class ranks_benchmark {
                   problem.out);
     timer_.mark();
     layer.backward(problem.d_out, problem.weights(), problem.dx, problem.d_logits,
-                   problem.gradients());
+                   problem.gradients(), one.gradients.update);
     timer_.mark();
     return timer_.seconds();
   }
@@ -302,7 +308,7 @@ class ranks_benchmark {
     forward(one, repetition);
     mark();
     const std::int64_t sent = context_.ranks.bytes_sent() - sent_before;
-    const lrmoe::backward_report report = backward();
+    const lrmoe::backward_report report = backward(one);
     mark();
     const seconds_list seconds = slowest();
     one.forward_bytes = sum(sent);
@@ -322,9 +328,9 @@ class ranks_benchmark {
     layer_.forward(step_number(repetition), share_.x, share_.rows_of(one.routing->logits),
                    share_.weights(), share_.out);
   }
-  lrmoe::backward_report backward() {
+  lrmoe::backward_report backward(const layer_case& one) {
     return layer_.backward(share_.d_out, share_.weights(), share_.dx, share_.d_logits,
-                           share_.gradients());
+                           share_.gradients(), one.gradients.update);
   }
 
   /// Counts of one more step, whose callbacks would cost time in a measured one. Ranks of one process
@@ -338,7 +344,7 @@ class ranks_benchmark {
     }
     one.full_counts = one.forward_counts;
     const call_counts::recording recording(*one.full_counts);
-    backward();
+    backward(one);
   }
 
   void add_exchanges() {
@@ -406,6 +412,7 @@ class ranks_benchmark {
     const auto fields_of = [&](const spread& time) {
       return json{{"repetitions", harness_.repetitions()},
                   {"type", options_.type},
+                  {"gradients", one.gradients.name},
                   {"min", time.min * 1e3},
                   {"max", time.max * 1e3}};
     };
@@ -437,7 +444,8 @@ class ranks_benchmark {
 
   std::string exact_name(const layer_case& one, const std::string& part) const {
     for (const auto& other : cases_)
-      if (other.routing == one.routing && other.keep == 1.0)
+      if (other.routing == one.routing && other.keep == 1.0 &&
+          other.gradients.update == one.gradients.update)
         return fmt::format("{}/{}", name_of(other), part);
     return {};
   }

@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
+#include <lrmoe/experts/gradient_update.hpp>
 #include <lrmoe/types.hpp>
 #include <lrmoe/version.hpp>
 
@@ -26,6 +27,19 @@ inline const std::vector<named_shape> named_shapes{
     {"qwen3-30b-a3b", {.D = 2048, .F = 768, .E = 128, .K = 8}},
     {"glm-4.5-air", {.D = 4096, .F = 1408, .E = 128, .K = 8, .F_shared = 1408}}};
 
+/// What a step does with the gradients of the experts' weights, as flags and results name it.
+struct named_update {
+  const char* name;
+  lrmoe::gradient_update update;
+
+  /// Ends the paths of results. Adding goes without saying.
+  std::string path() const {
+    return update == lrmoe::gradient_update::add ? "" : fmt::format("/gradients={}", name);
+  }
+};
+inline const std::vector<named_update> named_updates{
+    {"add", lrmoe::gradient_update::add}, {"overwrite", lrmoe::gradient_update::overwrite}};
+
 struct options {
   std::string backend = "host";
   std::string shape_name;
@@ -34,6 +48,7 @@ struct options {
   std::string type = "float";
   std::vector<std::string> routings{"balanced", "zipf0.6", "zipf1.2"};
   std::vector<double> keeps{1.0, 0.5, 0.25};
+  std::vector<std::string> gradients{"add"};
   std::vector<std::string> estimators{"pps"};
   std::vector<std::string> saved{"save"};
   bool products = true;
@@ -60,6 +75,15 @@ struct options {
   void drop_shared_expert() {
     dropped_shared_expert = !shape_name.empty() && shape.F_shared > 0;
     shape.F_shared = 0;
+  }
+
+  /// What --gradients names, in its order.
+  std::vector<named_update> updates() const {
+    std::vector<named_update> found;
+    for (const auto& name : gradients)
+      for (const auto& one : named_updates)
+        if (name == one.name) found.push_back(one);
+    return found;
   }
 
   /// Warm-ups of a GPU also raise its clock, and let a product that is chosen by measuring decide.
@@ -151,6 +175,12 @@ inline CLI::Option* declare_common_options(CLI::App& app, options& o,
                      : "keep = " + text + " is outside (0, 1]: use 1 to keep every pair";
       })
       ->type_name("REAL...");
+  app.add_option("--gradients", o.gradients,
+                 "what a step does with weight gradients, one or both of add (to those of the step "
+                 "before) and overwrite (as the first micro-batch of a step may)")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"add", "overwrite"}))
+      ->type_name("NAME...");
   count("--repetitions", o.repetitions, "measured repetitions of every case");
   app.add_option("--warm-ups", o.warm_ups,
                  "repetitions before them that do not count; -1: 1 on the host, 6 on a GPU")

@@ -40,12 +40,11 @@ class device_layer final : public expert_layer_on<Backend> {
     const auto dy_there = dy_.copy(context_.space, dy);
     const auto dx_there = dx_.like(dx);
     const auto dlogits_there = dlogits_.like(dlogits);
-    // Gradients are added to: the sums so far travel with them.
     const lrmoe::expert_gradients<float, there> sums{
-        .gate_up = gate_up_gradient_.copy(context_.space, const_tensor(gradients.gate_up)),
-        .down = down_gradient_.copy(context_.space, const_tensor(gradients.down))};
-    const lrmoe::backward_report report =
-        layer_.backward(dy_there, weights_there_, dx_there, dlogits_there, sums);
+        .gate_up = gate_up_gradient_.like(const_tensor(gradients.gate_up)),
+        .down = down_gradient_.like(const_tensor(gradients.down))};
+    const lrmoe::backward_report report = layer_.backward(
+        dy_there, weights_there_, dx_there, dlogits_there, sums, lrmoe::gradient_update::overwrite);
     bring_back(dx_there, dx);
     bring_back(dlogits_there, dlogits);
     bring_back(sums.gate_up, gradients.gate_up);

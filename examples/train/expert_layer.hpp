@@ -17,7 +17,8 @@ using moe_backend = lrmoe::with_ranks<lrmoe::openmp::backend<>, communicator>;
 using moe_environment = lrmoe::context<moe_backend>;
 
 /// The MoE layer of a block as the rest of the trainer calls it: with views of host memory, wherever it
-/// computes. Every function does what lrmoe::moe_layer says under its name.
+/// computes. Every function does what lrmoe::moe_layer says under its name; backward overwrites gradients, as
+/// a step is one batch.
 class expert_layer {
  public:
   using weights_type = lrmoe::expert_weights<float, device>;
@@ -86,7 +87,7 @@ class host_layer final : public expert_layer_on<moe_backend> {
   lrmoe::backward_report backward(const const_matrix& dy, const weights_type& weights,
                                   const matrix& dx, const matrix& dlogits,
                                   const gradients_type& gradients) override {
-    return layer_.backward(dy, weights, dx, dlogits, gradients);
+    return layer_.backward(dy, weights, dx, dlogits, gradients, lrmoe::gradient_update::overwrite);
   }
   void set_weight_mover(weight_mover mover) override { layer_.set_weight_mover(std::move(mover)); }
 };

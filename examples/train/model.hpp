@@ -90,7 +90,7 @@ class language_model {
   }
 
   /// Mean loss of a batch, of all ranks; adds the gradient of this rank's sequences to that of the
-  /// parameters.
+  /// parameters, but overwrites that of experts.
   double train(std::int64_t step, const const_tokens& input, const const_tokens& target) {
     const double loss = forward(step, input, target, true);
     backward(input);

@@ -17,7 +17,7 @@ namespace train {
 struct parameter {
   std::string name;
   vector value;          // (size)
-  vector gradient;       // (size), summed into by backward
+  vector gradient;       // (size), summed into by backward; that of experts is overwritten
   vector first_moment;   // (size)
   vector second_moment;  // (size)
   bool decayed = true;   // takes part in weight decay
@@ -96,8 +96,10 @@ class parameter_list {
     return result;
   }
 
+  /// All that backward adds to.
   void zero_gradients() {
-    for (parameter& p : entries_) Kokkos::deep_copy(space(), p.gradient, 0.0f);
+    for (parameter& p : entries_)
+      if (!p.expert) Kokkos::deep_copy(space(), p.gradient, 0.0f);
   }
 
   /// Numbers in tensors that every rank holds.

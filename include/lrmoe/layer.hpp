@@ -26,6 +26,7 @@
 #include <lrmoe/estimator/variance_estimate.hpp>
 #include <lrmoe/exchange/agreement.hpp>
 #include <lrmoe/exchange/row_exchange.hpp>
+#include <lrmoe/experts/gradient_update.hpp>
 #include <lrmoe/experts/parameters.hpp>
 #include <lrmoe/experts/swiglu.hpp>
 #include <lrmoe/memory/budget_refusal.hpp>
@@ -203,13 +204,17 @@ class moe_layer {
   /// Shapes    d_out, dx (T, D); d_input (T, E) for logits, (T, K) for given routing
   /// Expects   the weights of the forward call; no output overlaps an input or another output
   /// Checked   extents and overlap
-  /// Ensures   dx and d_input are overwritten, gradients added to; dropped pairs contribute nothing
+  /// Ensures   dx and d_input are overwritten; dropped pairs contribute nothing. Wanted gradients are added
+  ///           to, or with gradient_update::overwrite written whole, with zeros for experts (slots) without
+  ///           kept rows and for a shared expert without tokens: what they held before, NaN included, does not
+  ///           matter then
   /// Throws    argument_error or memory_error, with all outputs untouched and backward still possible;
   ///           error without a forward to go back from. On all ranks when on one
   /// Order     asynchronous, then one fence of the context's space: the report holds host numbers
   backward_report backward(const const_element_matrix& d_out, const weights_type& weights,
                            const element_matrix& dx, const router_gradient_view& d_input,
-                           const gradients_type& gradients) {
+                           const gradients_type& gradients,
+                           gradient_update update = gradient_update::add) {
     Kokkos::Profiling::ScopedRegion region("lrmoe::moe_layer::backward");
     const std::int64_t T = tokens_;
     const auto& [D, F, E, K, F_shared] = shape_;
@@ -227,7 +232,7 @@ class moe_layer {
       weights.validate(shape_, slots_);
       gradients.validate(shape_, slots_);
       require_outputs_apart(d_out, weights, dx, d_input, gradients);
-      // All memory comes first: a refused allocation must not leave gradients half added.
+      // All memory comes first: a refused allocation must not leave gradients half written.
       return take_backward_scratch();
     });
     ready_for_backward_ = false;
@@ -284,8 +289,8 @@ class moe_layer {
       const element_matrix d_pre =
           experts::backward(context_, rows, here.size, dx_here, weights.gate_up, weights.down,
                             use.d_here_weights, use.dx_rows, report.routed);
-      experts::add_weight_gradients(context_, rows, d_pre, dw_here, gradients.gate_up,
-                                    gradients.down, report.routed);
+      experts::weight_gradients(context_, rows, d_pre, dw_here, gradients.gate_up, gradients.down,
+                                update, report.routed);
       estimate_variance(use, rows, dx_here, dw_here, d_pre, totals);
       if (F_shared > 0) {
         const kept_subset<device_type> everyone{T, all_tokens(), {}, {}, {}};
@@ -294,9 +299,9 @@ class moe_layer {
         const element_matrix shared_d_pre = experts::backward(
             context_, shared_rows, T, everyone, weights.shared_gate_up, weights.shared_down,
             vector_view<accumulate_type, device_type>{}, use.shared_dx, report.shared);
-        experts::add_weight_gradients(context_, shared_rows, shared_d_pre, everyone,
-                                      gradients.shared_gate_up, gradients.shared_down,
-                                      report.shared);
+        experts::weight_gradients(context_, shared_rows, shared_d_pre, everyone,
+                                  gradients.shared_gate_up, gradients.shared_down, update,
+                                  report.shared);
       }
     }
     {

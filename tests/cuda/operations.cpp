@@ -25,7 +25,8 @@ TEMPLATE_TEST_CASE(
   const bool shuffled = GENERATE(false, true);
   const std::size_t misaligned_by = GENERATE(0u, 1u);
   INFO("shuffled = " << shuffled << ", misaligned by " << misaligned_by);
-  operations_test<TestType>(edge_counts, shuffled, misaligned_by, seed).run({}, true);
+  const operations_test<TestType> test(edge_counts, shuffled, misaligned_by, seed);
+  for (const auto update : both_updates) test.run({}, true, update);
 }
 
 TEMPLATE_TEST_CASE(
@@ -39,19 +40,24 @@ TEMPLATE_TEST_CASE(
                layout{{300, 0, 77}, 256, 192}, layout{{1, 2, 1, 0, 1, 2, 1, 1, 3}, 515, 2});
   INFO("D = " << shape.D << ", F = " << shape.F << ", rows " << shape.rows());
   const std::size_t misaligned_by = GENERATE(0u, 1u);
-  operations_test<TestType>(shape, true, misaligned_by, seed).run({}, true);
+  const operations_test<TestType> test(shape, true, misaligned_by, seed);
+  for (const auto update : both_updates) test.run({}, true, update);
 }
 
-TEMPLATE_TEST_CASE("on a GPU no rows at all leave every output untouched and cost nothing",
-                   "[experts]", LRMOE_TEST_VARIANTS) {
+TEMPLATE_TEST_CASE(
+    "on a GPU no rows at all leave every output but overwritten gradients untouched and cost "
+    "nothing",
+    "[experts]", LRMOE_TEST_VARIANTS) {
   const layout shape = GENERATE(layout{{0, 0, 0}, 6, 5}, layout{{0}, 1, 1});
-  const auto result = operations_test<TestType>(shape, false, 0, 1).run({}, true);
-  lrmoe::product_cost total = result.gate_up;
-  total += result.down;
-  total += result.down_backward;
-  total += result.weight_gradient;
-  total += result.gate_up_backward;
-  CHECK(total.flops == 0.0);
+  for (const auto update : both_updates) {
+    const auto result = operations_test<TestType>(shape, false, 0, 1).run({}, true, update);
+    lrmoe::product_cost total = result.gate_up;
+    total += result.down;
+    total += result.down_backward;
+    total += result.weight_gradient;
+    total += result.gate_up_backward;
+    CHECK(total.flops == 0.0);
+  }
 }
 
 TEMPLATE_TEST_CASE("on a GPU the expert operations give the same bits again, on another stream too",
@@ -59,10 +65,12 @@ TEMPLATE_TEST_CASE("on a GPU the expert operations give the same bits again, on 
   const auto seed = fixture::fresh_seed();
   INFO("LRMOE_TEST_SEED=" << seed);
   const operations_test<TestType> test(layout{{600, 0, 17, 40}, 40, 24}, true, 0, seed);
-  const auto first = test.run({}, false);
-  CHECK(test.run({}, false).bits == first.bits);
   cudaStream_t stream = nullptr;
   REQUIRE(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess);
-  CHECK(test.run(space_type(stream), false).bits == first.bits);
+  for (const auto update : both_updates) {
+    const auto first = test.run({}, false, update);
+    CHECK(test.run({}, false, update).bits == first.bits);
+    CHECK(test.run(space_type(stream), false, update).bits == first.bits);
+  }
   CHECK(cudaStreamDestroy(stream) == cudaSuccess);
 }

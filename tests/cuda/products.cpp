@@ -1,5 +1,6 @@
 // Every provider of grouped products against sums in extended precision, with NaN wherever nothing may be
 // read or written.
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <sstream>
@@ -197,16 +198,19 @@ class rows_case {
   device_array<Element> a_, weights_, c_;
 };
 
-/// Sums of outer products added to what is there.
+constexpr std::array both_updates{lrmoe::gradient_update::add, lrmoe::gradient_update::overwrite};
+
+/// Sums of outer products, added to what is there or in place of the NaN that is there.
 template <class Element>
 class sums_case {
   using Sum = lrmoe::accumulate_t<Element>;
 
  public:
   sums_case(fixture::random& draw, const counts& rows, extents shape, std::size_t misaligned_by,
-            index_type first)
+            index_type first, lrmoe::gradient_update update = lrmoe::gradient_update::add)
       : rows_(rows),
         shape_(shape),
+        update_(update),
         offsets_(rows, first),
         total_(offsets_.groups().rows()),
         a_((total_ + spare) * shape.k, misaligned_by),
@@ -216,7 +220,7 @@ class sums_case {
     fill(draw, b_, 0, total_ * shape.n);
     const int64_t matrix = shape.k * shape.n;
     for (std::size_t g = 0; g < rows.size(); ++g)
-      if (rows[g] > 0) fill(draw, gradient_, static_cast<int64_t>(g) * matrix, matrix);
+      if (adds() && rows[g] > 0) fill(draw, gradient_, static_cast<int64_t>(g) * matrix, matrix);
     a_.upload();
     b_.upload();
   }
@@ -227,16 +231,17 @@ class sums_case {
     Kokkos::fence();
     const auto k = size(shape_.k), n = size(shape_.n), all = size(total_ + spare);
     for (int i = 0; i < times; ++i)
-      product.add_products(
+      product.sum_products(
           space, lrmoe::matrix_view<const Element, device_type>(a_.data(), all, k),
           lrmoe::matrix_view<const Element, device_type>(b_.data(), all, n), offsets_.groups(),
-          lrmoe::tensor_view<Sum, device_type>(gradient_.data(), rows_.size(), k, n));
+          lrmoe::tensor_view<Sum, device_type>(gradient_.data(), rows_.size(), k, n), update_);
     space.fence();
     return gradient_.download();
   }
 
-  /// After `times` additions.
+  /// After `times` calls.
   void check(const std::vector<Sum>& got, int times = 1) {
+    if (!adds()) times = 1;
     const int64_t matrix = shape_.k * shape_.n;
     int64_t wrong = 0, touched = 0, row = 0;
     for (std::size_t g = 0; g < rows_.size(); row += rows_[g], ++g)
@@ -248,7 +253,7 @@ class sums_case {
             touched += !std::isnan(result);
             continue;
           }
-          long double sum = gradient_[at], magnitude = std::abs(sum);
+          long double sum = adds() ? gradient_[at] : Sum(0), magnitude = std::abs(sum);
           for (int64_t r = row; r < row + rows_[g]; ++r) {
             const long double term = static_cast<long double>(value_of(a_[r * shape_.k + i])) *
                                      value_of(b_[r * shape_.n + j]) * times;
@@ -273,6 +278,7 @@ class sums_case {
  private:
   static constexpr int64_t spare = 3;
   static std::size_t size(int64_t n) { return static_cast<std::size_t>(n); }
+  bool adds() const { return update_ == lrmoe::gradient_update::add; }
   template <class T>
   static void fill(fixture::random& draw, device_array<T>& to, int64_t first, int64_t n) {
     const std::vector<double> values = draw.normal(n, 1.0, format_of<T>());
@@ -281,6 +287,7 @@ class sums_case {
 
   counts rows_;
   extents shape_;
+  lrmoe::gradient_update update_;
   group_offsets offsets_;
   int64_t total_;
   device_array<Element> a_, b_;
@@ -351,10 +358,13 @@ void check_extents(Product& product, const Kokkos::Cuda& space, fixture::random&
                                                  : product_operation::multiply_rows))
           in.check(got);
       }
-      sums_case<Element> in(draw, rows, shape, misaligned_by, first);
-      std::vector<lrmoe::accumulate_t<Element>> got;
-      const std::string message = error_of([&] { got = in.run(product, space); });
-      if (!refusal_is_named(message, product_operation::add_products)) in.check(got);
+      for (const auto update : both_updates) {
+        INFO("overwrites " << (update == lrmoe::gradient_update::overwrite));
+        sums_case<Element> in(draw, rows, shape, misaligned_by, first, update);
+        std::vector<lrmoe::accumulate_t<Element>> got;
+        const std::string message = error_of([&] { got = in.run(product, space); });
+        if (!refusal_is_named(message, product_operation::sum_products)) in.check(got);
+      }
     }
 }
 
@@ -393,10 +403,14 @@ void check_repeats(bool with_sums) {
   Product product(memory.scratch);
   rows_case<Element> in(draw, rows, {256, 192}, false, 0, 0);
   sums_case<Element> sums(draw, rows, {256, 192}, 0, 0);
+  sums_case<Element> overwriting(draw, rows, {256, 192}, 0, 0, lrmoe::gradient_update::overwrite);
   const auto first = in.run(product, own.space);
   in.check(first);
-  std::vector<lrmoe::accumulate_t<Element>> first_sums;
-  if (with_sums) sums.check(first_sums = sums.run(product, own.space));
+  std::vector<lrmoe::accumulate_t<Element>> first_sums, first_overwritten;
+  if (with_sums) {
+    sums.check(first_sums = sums.run(product, own.space));
+    overwriting.check(first_overwritten = overwriting.run(product, own.space));
+  }
   int different = 0;
   for (int again = 0; again < 15; ++again) {
     memory.scratch.fill_bytes(own.space, 0xff);  // what a workspace held before does not matter
@@ -405,7 +419,9 @@ void check_repeats(bool with_sums) {
     Product other(other_memory.scratch);
     Product& next = again % 3 == 2 ? other : product;
     different += !same_bits(in.run(next, own.space), first);
-    if (with_sums) different += !same_bits(sums.run(next, own.space), first_sums);
+    if (!with_sums) continue;
+    different += !same_bits(sums.run(next, own.space), first_sums);
+    different += !same_bits(overwriting.run(next, own.space), first_overwritten);
   }
   CHECK(different == 0);
 }
@@ -422,7 +438,7 @@ bool grouped_sums_supported() {
   const own_stream own;
   scratch_memory memory(own.space);
   lrmoe::cuda::cublas_grouped product(memory.scratch);
-  return product.supports<Element>(own.space, product_operation::add_products);
+  return product.supports<Element>(own.space, product_operation::sum_products);
 }
 
 }  // namespace
@@ -476,8 +492,10 @@ TEST_CASE("the own grouped product sums tiles of every size", "[cuda][products][
       rows_case<lrmoe::bfloat16> in(draw, rows, shape, transpose, 0, 3);
       in.check(in.run(product, own.space));
     }
-    sums_case<lrmoe::bfloat16> sums(draw, rows, shape, 0, 3);
-    sums.check(sums.run(product, own.space, 2), 2);
+    for (const auto update : both_updates) {
+      sums_case<lrmoe::bfloat16> sums(draw, rows, shape, 0, 3, update);
+      sums.check(sums.run(product, own.space, 2), 2);
+    }
   }
   // One long group, and many groups, most of which are empty.
   rows_case<lrmoe::bfloat16> tall(draw, {2049}, {72, 136}, false, 0, 0);
@@ -488,8 +506,10 @@ TEST_CASE("the own grouped product sums tiles of every size", "[cuda][products][
         static_cast<index_type>(draw.integer(1, 90));
   rows_case<lrmoe::bfloat16> scattered(draw, sparse, {16, 24}, true, 0, 0);
   scattered.check(scattered.run(product, own.space));
-  sums_case<lrmoe::bfloat16> scattered_sums(draw, sparse, {16, 24}, 0, 0);
-  scattered_sums.check(scattered_sums.run(product, own.space));
+  for (const auto update : both_updates) {
+    sums_case<lrmoe::bfloat16> scattered_sums(draw, sparse, {16, 24}, 0, 0, update);
+    scattered_sums.check(scattered_sums.run(product, own.space));
+  }
   sparse.push_back(1);
   rows_case<lrmoe::bfloat16> many(draw, sparse, {8, 8}, false, 0, 0);
   CHECK(contains(error_of([&] { many.run(product, own.space); }), "takes up to 3072 groups"));
@@ -556,14 +576,14 @@ TEST_CASE("what cuBLAS does not support is reported, refused when forced, and co
   if (!grouped_sums_supported<lrmoe::bfloat16>()) {
     const auto before = sums.before();
     CHECK(contains(error_of([&] { sums.run(product, own.space); }),
-                   "add_products of bfloat16 is not supported"));
+                   "sum_products of bfloat16 is not supported"));
     own.space.fence();
     CHECK(same_bits(sums.before(), before));
     product.set_mode(product_mode::rule);
     sums.check(sums.run(product, own.space));
     CHECK(product.latest() == (hopper_available() ? lrmoe::cuda::product_provider::hopper
                                                   : lrmoe::cuda::product_provider::loop));
-    CHECK(contains(product.report(), "bfloat16 add_products: cublas"));
+    CHECK(contains(product.report(), "bfloat16 sum_products: cublas"));
   }
 }
 
@@ -621,7 +641,7 @@ TEST_CASE("a measured product adds every call once, decides, and its choice can 
     CHECK(each.shape.rows == 16);
   }
   INFO(product.report());
-  CHECK(contains(product.report(), "float add_products, n 40, k 72, 4 groups of about 16 rows: "));
+  CHECK(contains(product.report(), "float sum_products, n 40, k 72, 4 groups of about 16 rows: "));
 
   std::stringstream file;
   file << "# " << lrmoe::cuda::describe_device(own.space.cuda_device()).summary() << "\n";
@@ -634,6 +654,28 @@ TEST_CASE("a measured product adds every call once, decides, and its choice can 
   const auto in_second = in.run(second, own.space);
   CHECK(same_bits(in_first, in_second));
   CHECK(second.latest() == product.latest());
+}
+
+TEST_CASE("a class of gradients is measured on calls that update them alike",
+          "[cuda][products][measured]") {
+  const std::uint64_t seed = fixture::fresh_seed();
+  INFO("seed " << seed);
+  fixture::random draw(seed);
+  const own_stream own;
+  scratch_memory memory(own.space);
+  lrmoe::cuda::measured_product product(memory.scratch);
+  product.set_mode(product_mode::measured);
+  const counts rows{20, 0, 33, 40, 25, 31};
+  sums_case<float> overwriting(draw, rows, {72, 40}, 0, 0, lrmoe::gradient_update::overwrite);
+  sums_case<float> adding(draw, rows, {72, 40}, 0, 0);
+  overwriting.check(overwriting.run(product, own.space));
+  adding.check(adding.run(product, own.space, 7), 7);
+  REQUIRE(product.choices().entries().size() == 1);
+  CHECK(product.choices().entries()[0].calls == 1);
+  overwriting.check(overwriting.run(product, own.space, 7), 7);
+  CHECK(product.choices().entries()[0].decided);
+  adding.check(adding.run(product, own.space, 2), 2);
+  CHECK(product.choices().entries().size() == 1);
 }
 
 TEST_CASE("choices that are not understood are refused with their line", "[cuda][products]") {
@@ -729,8 +771,9 @@ TEST_CASE("extents that do not fit together are refused before anything is enque
                  "6 rows cannot hold the 7 rows"));
   CHECK(contains(multiply(matrix(7, 4), tensor(2, 5, 6), matrix(7, 6)), "must agree"));
   CHECK(contains(error_of([&] {
-                   product.add_products<float>(own.space, matrix(7, 5), matrix(7, 6),
-                                               offsets.groups(), tensor(2, 5, 7));
+                   product.sum_products<float>(own.space, matrix(7, 5), matrix(7, 6),
+                                               offsets.groups(), tensor(2, 5, 7),
+                                               lrmoe::gradient_update::add);
                  }),
                  "must agree"));
   CHECK(memory.scratch.size_bytes() == 0);

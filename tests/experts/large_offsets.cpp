@@ -121,9 +121,9 @@ TEST_CASE("rows whose elements lie beyond 2^31 give the same bits as the first r
     on.down_backward(space, kept, down_view, d_pre.matrix(rows, 2 * F), scaled_h.matrix(rows, F),
                      lrmoe::vector_view<float, device>{});
     on.weight_gradient(space, rows_of{scaled_h.matrix(rows, F)}, kept.d_out, groups,
-                       d_down.tensor(2, F, D));
+                       d_down.tensor(2, F, D), lrmoe::gradient_update::add);
     on.weight_gradient(space, kept.x, rows_of{d_pre.matrix(rows, 2 * F)}, groups,
-                       d_gate_up.tensor(2, D, 2 * F));
+                       d_gate_up.tensor(2, D, 2 * F), lrmoe::gradient_update::add);
     on.gate_up_backward(space, rows_of{d_pre.matrix(rows, 2 * F)}, groups, gate_up_view,
                         dx.matrix(rows, D));
     // Two tokens of which each sums two far rows.

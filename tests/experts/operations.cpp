@@ -41,7 +41,8 @@ TEMPLATE_TEST_CASE("the expert operations equal the oracle on groups of every aw
   const bool shuffled = GENERATE(false, true);
   const std::size_t misaligned_by = GENERATE(0u, 1u);
   INFO("shuffled = " << shuffled << ", misaligned by " << misaligned_by);
-  operations_test<TestType>(edge_counts, shuffled, misaligned_by, seed).run({}, true);
+  const operations_test<TestType> test(edge_counts, shuffled, misaligned_by, seed);
+  for (const auto update : both_updates) test.run({}, true, update);
 }
 
 TEMPLATE_TEST_CASE("the expert operations equal the oracle on extents of one and on large ones",
@@ -53,18 +54,22 @@ TEMPLATE_TEST_CASE("the expert operations equal the oracle on extents of one and
                                 layout{{600, 0, 1100}, 5, 3}, layout{{9, 4}, 131, 150},
                                 layout{{1, 2, 1, 0, 1, 2, 1, 1, 3}, 515, 2});
   INFO("D = " << shape.D << ", F = " << shape.F << ", rows " << shape.rows());
-  operations_test<TestType>(shape, true, 1, seed).run({}, true);
+  const operations_test<TestType> test(shape, true, 1, seed);
+  for (const auto update : both_updates) test.run({}, true, update);
 }
 
-TEMPLATE_TEST_CASE("no rows at all leave every output untouched and cost nothing", "[experts]",
-                   LRMOE_TEST_VARIANTS) {
+TEMPLATE_TEST_CASE(
+    "no rows at all leave every output but overwritten gradients untouched and cost nothing",
+    "[experts]", LRMOE_TEST_VARIANTS) {
   const layout shape = GENERATE(layout{{0, 0, 0}, 6, 5}, layout{{0}, 1, 1});
-  const auto result = operations_test<TestType>(shape, false, 0, 1).run({}, true);
-  for (const auto& cost : {result.gate_up, result.down, result.down_backward,
-                           result.weight_gradient, result.gate_up_backward}) {
-    CHECK(cost.flops == 0.0);
-    CHECK(cost.bytes_read == 0.0);
-    CHECK(cost.bytes_written == 0.0);
+  for (const auto update : both_updates) {
+    const auto result = operations_test<TestType>(shape, false, 0, 1).run({}, true, update);
+    for (const auto& cost : {result.gate_up, result.down, result.down_backward,
+                             result.weight_gradient, result.gate_up_backward}) {
+      CHECK(cost.flops == 0.0);
+      CHECK(cost.bytes_read == 0.0);
+      CHECK(cost.bytes_written == 0.0);
+    }
   }
 }
 
@@ -74,9 +79,11 @@ TEMPLATE_TEST_CASE("the expert operations give the same bits again and with anot
   INFO("LRMOE_TEST_SEED=" << seed);
   const operations_test<TestType> test(layout{{600, 0, 17, 40}, 33, 20}, true, 0, seed);
   const auto one = fixture::space_of_threads(1), two = fixture::space_of_threads(2);
-  const auto first = test.run(one, false);
-  CHECK(test.run(one, false).bits == first.bits);
-  CHECK(test.run(two, false).bits == first.bits);
+  for (const auto update : both_updates) {
+    const auto first = test.run(one, false, update);
+    CHECK(test.run(one, false, update).bits == first.bits);
+    CHECK(test.run(two, false, update).bits == first.bits);
+  }
 }
 
 TEMPLATE_TEST_CASE("the cost of an operation counts the rows and groups that were used",
@@ -105,6 +112,10 @@ TEMPLATE_TEST_CASE("the cost of an operation counts the rows and groups that wer
   CHECK(result.weight_gradient.bytes_read ==
         M * (2 * D + 3 * F) * bytes + kept_groups * 3 * D * F * real_bytes);
   CHECK(result.weight_gradient.bytes_written == kept_groups * 3 * D * F * real_bytes);
+  const auto overwriting = test.run({}, false, lrmoe::gradient_update::overwrite).weight_gradient;
+  CHECK(overwriting.flops == result.weight_gradient.flops);
+  CHECK(overwriting.bytes_read == M * (2 * D + 3 * F) * bytes);
+  CHECK(overwriting.bytes_written == result.weight_gradient.bytes_written);
 }
 
 TEMPLATE_TEST_CASE("gate_up without saved activations gives the same hidden rows", "[experts]",

@@ -38,7 +38,9 @@ void check_layer(const MakeRanks& make_ranks, double keep, lrmoe::saved_activati
   std::vector<fixture::byte_string> bits;
   for (int repetition = 0; repetition < 2; ++repetition) {
     auto joined = make_ranks();
-    const results found = run<Element>(joined, p, first, policies, (E + R - 1) / R + 2, 2);
+    const results found =
+        run<Element>(joined, p, first, policies, (E + R - 1) / R + 2, 2, false,
+                     keep == 1.0 ? lrmoe::gradient_update::add : lrmoe::gradient_update::overwrite);
     CHECK(found.guards_intact);
     INFO(found.memory);
     CHECK(found.memory_as_planned);

@@ -27,12 +27,13 @@ problem random_problem(fixture::random& draw, integer T, integer E, integer K,
 template <class Element, class Policies>
 std::vector<results> run_all(integer R, const problem& p, const std::vector<integer>& first,
                              const Policies& policies, integer S, integer steps = 1,
-                             bool refused_before = false) {
+                             bool refused_before = false,
+                             lrmoe::gradient_update update = lrmoe::gradient_update::add) {
   std::vector<results> found(static_cast<std::size_t>(R));
   world ranks(static_cast<int>(R));
   ranks.run([&](lrmoe::logical::communicator& joined) {
     const auto rank = static_cast<std::size_t>(joined.rank());
-    found[rank] = run<Element>(joined, p, first, policies, S, steps, refused_before);
+    found[rank] = run<Element>(joined, p, first, policies, S, steps, refused_before, update);
   });
   for (const results& of_rank : found) {
     CHECK(of_rank.guards_intact);
@@ -135,6 +136,29 @@ TEST_CASE("a call that was refused leaves experts where their weights are") {
   const moving_policies policies{.estimator = lrmoe::exact{}, .planner = {at.seed}};
   const auto found = run_all<float>(3, p, first, policies, 5, 1, true);
   check_results(p, found[0]);
+}
+
+TEST_CASE("overwriting the gradients of slots is adding to zeros, replicas and empty slots too") {
+  for (const integer R : {1, 3, 8}) {
+    for (const integer T : {60, 0}) {
+      seeded at;
+      INFO("seed " << at.seed << ", R = " << R << ", T = " << T);
+      const problem p = random_problem<float>(at.draw, T, 9, 3);
+      const auto first = deal(at.draw, T, R);
+      for (const auto& estimator :
+           std::vector<layer_test::any_estimator>{lrmoe::exact{}, lrmoe::pps{.seed = at.seed}}) {
+        const moving_policies policies{
+            .quota = {.keep = 0.4}, .estimator = estimator, .planner = {at.seed}};
+        const integer S = (9 + R - 1) / R + 3;
+        const auto added = run_all<float>(R, p, first, policies, S, 2);
+        const auto overwritten =
+            run_all<float>(R, p, first, policies, S, 2, false, lrmoe::gradient_update::overwrite);
+        check_results(p, overwritten[0]);
+        for (std::size_t r = 0; r < added.size(); ++r)
+          CHECK(overwritten[r].of_slots == added[r].of_slots);
+      }
+    }
+  }
 }
 
 TEST_CASE("a run on R ranks repeats bit for bit") {

@@ -79,6 +79,7 @@ using moving_policies =
 struct results {
   std::vector<double> out, dx, d_logits;   // (T, .)
   std::vector<double> gate_up, down;       // (E, ., .), summed over replicas
+  std::vector<double> of_slots;            // gradients of this rank's slots, empty ones too
   std::vector<double> coefficients;        // (T K)
   std::vector<fixture::byte_string> bits;  // of this rank
   lrmoe::backward_report report;           // of this rank
@@ -104,9 +105,11 @@ std::vector<T> rows(const std::vector<T>& of, integer first, integer last, integ
 }
 
 /// Runs `steps` forward and backward passes of this rank's tokens and returns the last one's results.
+/// Gradients are zero before each, or NaN when they are overwritten.
 template <class Element, class Policies, class Communicator>
 results run(Communicator& joined, const problem& p, const std::vector<integer>& first,
-            const Policies& policies, integer S, integer steps = 1, bool refused_before = false) {
+            const Policies& policies, integer S, integer steps = 1, bool refused_before = false,
+            lrmoe::gradient_update update = lrmoe::gradient_update::add) {
   using real = lrmoe::accumulate_t<Element>;
   using backend = lrmoe::with_ranks<layer_test::backend, Communicator>;
   const auto& shape = p.in.shape;
@@ -162,6 +165,7 @@ results run(Communicator& joined, const problem& p, const std::vector<integer>& 
     out.poison(), dx.poison(), d_logits.poison();
     d_gate_up = array<real>(std::vector<double>(static_cast<std::size_t>(groups * D * 2 * F), 0.0));
     d_down = array<real>(std::vector<double>(static_cast<std::size_t>(groups * F * D), 0.0));
+    if (update == lrmoe::gradient_update::overwrite) d_gate_up.poison(), d_down.poison();
     lrmoe::expert_gradients<real, device> gradients;
     gradients.gate_up = d_gate_up.tensor(groups, D, 2 * F);
     gradients.down = d_down.tensor(groups, F, D);
@@ -171,11 +175,14 @@ results run(Communicator& joined, const problem& p, const std::vector<integer>& 
                   out.matrix(T, D));
     context.scratch.fill_bytes(context.space, 0xff);
     found.report = layer.backward(d_out.matrix(T, D), weights, dx.matrix(T, D),
-                                  d_logits.matrix(T, E), gradients);
+                                  d_logits.matrix(T, E), gradients, update);
   }
 
   found.guards_intact = out.guards_intact() && dx.guards_intact() && d_logits.guards_intact() &&
                         d_gate_up.guards_intact() && d_down.guards_intact();
+  found.of_slots = d_gate_up.values();
+  const std::vector<double> down_of_slots = d_down.values();
+  found.of_slots.insert(found.of_slots.end(), down_of_slots.begin(), down_of_slots.end());
   found.bits = {out.bits(), dx.bits(), d_logits.bits(), d_gate_up.bits(), d_down.bits()};
 
   const auto planned = layer.planned_memory();

@@ -103,6 +103,14 @@ inline problem random_problem(fixture::random& draw, const oracle::extents& shap
   return p;
 }
 
+/// The same problem with gradients that start at zero.
+inline problem from_zero(problem p) {
+  for (auto* before :
+       {&p.gate_up_before, &p.down_before, &p.shared_gate_up_before, &p.shared_down_before})
+    std::fill(before->begin(), before->end(), 0.0);
+  return p;
+}
+
 /// Views of a problem and poisoned outputs, in the element type.
 template <class Element>
 struct call {
@@ -187,6 +195,19 @@ struct call {
            d_given.guards_intact() && d_gate_up.guards_intact() && d_down.guards_intact() &&
            d_shared_gate_up.guards_intact() && d_shared_down.guards_intact();
   }
+  /// NaN in every gradient.
+  void poison_gradients() {
+    d_gate_up.poison(), d_down.poison(), d_shared_gate_up.poison(), d_shared_down.poison();
+  }
+  /// Numbers of every gradient, one behind the other.
+  std::vector<double> gradient_values() const {
+    std::vector<double> all;
+    for (const array<real>* each : {&d_gate_up, &d_down, &d_shared_gate_up, &d_shared_down}) {
+      const std::vector<double> values = each->values();
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
+  }
   /// Bits of every result.
   std::vector<fixture::byte_string> bits() const {
     return {out.bits(),       dx.bits(),     d_logits.bits(),         d_given.bits(),
@@ -214,10 +235,11 @@ void forward(layer_of<Policies, Element>& layer, std::uint64_t step, const call<
                 views.weights(), views.out_view());
 }
 template <class Element, class Policies>
-lrmoe::backward_report backward(layer_of<Policies, Element>& layer, const call<Element>& views) {
+lrmoe::backward_report backward(layer_of<Policies, Element>& layer, const call<Element>& views,
+                                lrmoe::gradient_update update = lrmoe::gradient_update::add) {
   return layer.backward(views.d_out_view(), views.weights(), views.dx_view(),
                         views.template router_gradient<typename Policies::router_type>(),
-                        views.gradients());
+                        views.gradients(), update);
 }
 
 /// Estimator weight of every pair as the layer's last selection has it, zero for dropped pairs.

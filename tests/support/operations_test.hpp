@@ -2,6 +2,8 @@
 // the oracle.
 #pragma once
 
+#include <array>
+
 #include <lrmoe/experts/operations.hpp>
 
 #include "catch.hpp"
@@ -118,8 +120,10 @@ class operations_test {
         draw.normal(static_cast<integer>(in_.down.size()), 1.0, in_.rules.accumulation());
   }
 
-  /// Bits of all results, compared with the oracle if `compare`.
-  outcome run(const space_type& space, bool compare) const {
+  /// Bits of all results, compared with the oracle if `compare`. Gradients that are overwritten are poison
+  /// before.
+  outcome run(const space_type& space, bool compare,
+              lrmoe::gradient_update update = lrmoe::gradient_update::add) const {
     const integer P = all_.rows(), M = kept_.rows(), D = all_.D, F = all_.F, G = all_.G();
     lrmoe::ledger account;
     lrmoe::workspace<device> scratch(space, account);
@@ -169,16 +173,16 @@ class operations_test {
     const array<Element> d_pre((M + spare) * 2 * F, misaligned_),
         scaled_h((M + spare) * F, misaligned_), dx((M + spare) * D, misaligned_);
     const array<real> d_weights(M + spare);
-    const array<real> d_gate_up(d_gate_up_before_, misaligned_),
-        d_down(d_down_before_, misaligned_);
+    array<real> d_gate_up(d_gate_up_before_, misaligned_), d_down(d_down_before_, misaligned_);
+    if (update == lrmoe::gradient_update::overwrite) d_gate_up.poison(), d_down.poison();
     result.down_backward = on.down_backward(space, rows, down_view, d_pre.matrix(M + spare, 2 * F),
                                             scaled_h.matrix(M + spare, F), d_weights.vector());
     result.weight_gradient = on.weight_gradient(
         space, lrmoe::gathered_rows<Element, device>{scaled_h.matrix(M + spare, F)}, rows.d_out,
-        rows.groups, d_down.tensor(G, F, D));
+        rows.groups, d_down.tensor(G, F, D), update);
     result.weight_gradient += on.weight_gradient(
         space, rows.x, lrmoe::gathered_rows<Element, device>{d_pre.matrix(M + spare, 2 * F)},
-        rows.groups, d_gate_up.tensor(G, D, 2 * F));
+        rows.groups, d_gate_up.tensor(G, D, 2 * F), update);
     result.gate_up_backward = on.gate_up_backward(
         space, lrmoe::gathered_rows<Element, device>{d_pre.matrix(M + spare, 2 * F)}, rows.groups,
         gate_up_view, dx.matrix(M + spare, D));
@@ -191,7 +195,8 @@ class operations_test {
     };
     keep_bits(pre, h, norms, y, d_pre, scaled_h, d_weights, dx, d_gate_up, d_down);
     if (compare)
-      compare_with_oracle(pre, h, norms, y, d_pre, scaled_h, d_weights, dx, d_gate_up, d_down);
+      compare_with_oracle(pre, h, norms, y, d_pre, scaled_h, d_weights, dx, d_gate_up, d_down,
+                          update);
     return result;
   }
 
@@ -226,7 +231,7 @@ class operations_test {
   void compare_with_oracle(const Elements& pre, const Elements& h, const Floats& norms,
                            const Elements& y, const Elements& d_pre, const Elements& scaled_h,
                            const Reals& d_weights, const Elements& dx, const Reals& d_gate_up,
-                           const Reals& d_down) const {
+                           const Reals& d_down, lrmoe::gradient_update update) const {
     const integer P = all_.rows(), M = kept_.rows(), D = all_.D, F = all_.F;
     const oracle::activations at = oracle::forward(in_).pairs;
     oracle::tensor exact_pre(P, 2 * F), exact_norms(P, 1);
@@ -278,19 +283,23 @@ class operations_test {
     check_rows("scaled_h", scaled_h.values(), exact_scaled);
     check_rows("d_weights", d_weights.values(), exact_d_weights);
     check_rows("dx", dx.values(), exact_dx);
+    const auto before = [&](const std::vector<double>& numbers) {
+      return update == lrmoe::gradient_update::add ? numbers
+                                                   : std::vector<double>(numbers.size(), 0.0);
+    };
+    const auto gate_up_before = before(d_gate_up_before_), down_before = before(d_down_before_);
     check_rows("d_gate_up", d_gate_up.values(),
-               oracle::accumulated(in_.rules, exact_gate_up, d_gate_up_before_));
-    check_rows("d_down", d_down.values(),
-               oracle::accumulated(in_.rules, exact_down, d_down_before_));
-    // Groups without kept rows keep the bits that they had.
+               oracle::accumulated(in_.rules, exact_gate_up, gate_up_before));
+    check_rows("d_down", d_down.values(), oracle::accumulated(in_.rules, exact_down, down_before));
+    // Groups without kept rows keep what they had, or are zero.
     const auto down_after = d_down.values(), gate_up_after = d_gate_up.values();
     for (std::size_t g = 0; g < rows.size(); ++g) {
       if (!rows[g].empty()) continue;
       const auto size = static_cast<std::size_t>(F * D);
       for (std::size_t i = g * size; i < (g + 1) * size; ++i)
-        REQUIRE(down_after[i] == d_down_before_[i]);
+        REQUIRE(down_after[i] == down_before[i]);
       for (std::size_t i = 2 * g * size; i < 2 * (g + 1) * size; ++i)
-        REQUIRE(gate_up_after[i] == d_gate_up_before_[i]);
+        REQUIRE(gate_up_after[i] == gate_up_before[i]);
     }
   }
 
@@ -302,6 +311,9 @@ class operations_test {
   std::vector<index_type> x_index_, kept_rows_, d_out_index_;
   std::vector<double> d_gate_up_before_, d_down_before_;
 };
+
+inline constexpr std::array<lrmoe::gradient_update, 2> both_updates{
+    lrmoe::gradient_update::add, lrmoe::gradient_update::overwrite};
 
 /// Counts at which tiles and vector widths end; empty groups first, in the middle and last.
 inline const layout edge_counts{{0, 1, 7, 0, 8, 9, 15, 16, 17, 127, 128, 129, 0}, 19, 13};

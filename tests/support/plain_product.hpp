@@ -35,10 +35,11 @@ class plain_product {
   }
 
   template <class Element>
-  void add_products(
+  void sum_products(
       const fixture::space_type& /*space*/, const rows<Element>& a, const rows<Element>& b,
       const groups_type& groups,
-      const lrmoe::tensor_view<lrmoe::accumulate_t<Element>, fixture::device>& gradient) {
+      const lrmoe::tensor_view<lrmoe::accumulate_t<Element>, fixture::device>& gradient,
+      lrmoe::gradient_update update) {
     using real = lrmoe::accumulate_t<Element>;
     for (std::int64_t g = 0; g < groups.size(); ++g)
       for (std::size_t i = 0; i < a.extent(1); ++i)
@@ -47,7 +48,8 @@ class plain_product {
           for (std::int64_t r = groups.first(g); r < groups.first(g + 1); ++r)
             sum += static_cast<real>(a(r - groups.first(), i)) *
                    static_cast<real>(b(r - groups.first(), j));
-          if (groups.rows(g) > 0) gradient(g, i, j) += sum;
+          if (groups.rows(g) == 0) continue;
+          gradient(g, i, j) = update == lrmoe::gradient_update::add ? gradient(g, i, j) + sum : sum;
         }
   }
 };

@@ -120,17 +120,19 @@ class composed_operations {
     return row_cost(groups, weights, true);
   }
 
-  /// dW += left^T right
+  /// dW += left^T right, or dW = left^T right, with zeros for groups without rows
   /// Shapes    left gathered, A columns; right gathered, B columns; gradient (G, A, B)
   template <class Element>
   product_cost weight_gradient(const ExecutionSpace& space, const gathered<Element>& left,
                                const gathered<Element>& right, const groups_type& groups,
-                               const tensor<accumulate_t<Element>>& gradient) {
+                               const tensor<accumulate_t<Element>>& gradient,
+                               gradient_update update) {
+    if (update == gradient_update::overwrite) zero_groups_without_rows(space, groups, gradient);
     if (groups.rows() == 0) return {};
-    product_.add_products(space, packed(space, left_rows, left, groups),
-                          packed(space, right_rows, right, groups), groups, gradient);
+    product_.sum_products(space, packed(space, left_rows, left, groups),
+                          packed(space, right_rows, right, groups), groups, gradient, update);
     return gradient_product_cost<Element>(groups, static_cast<std::int64_t>(gradient.extent(1)),
-                                          static_cast<std::int64_t>(gradient.extent(2)));
+                                          static_cast<std::int64_t>(gradient.extent(2)), update);
   }
 
  private:

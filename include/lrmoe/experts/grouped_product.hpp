@@ -3,7 +3,7 @@
 
 #include <concepts>
 
-#include <lrmoe/experts/row_groups.hpp>
+#include <lrmoe/experts/gradient_update.hpp>
 #include <lrmoe/memory/workspace.hpp>
 
 namespace lrmoe {
@@ -15,12 +15,13 @@ namespace lrmoe {
 ///       Shapes    a and c: row groups.first() is their first; a (groups.rows(), k), c (groups.rows(), n);
 ///                 weights (G, k, n), transposed (G, n, k)
 ///       Numerics  sums in accumulate_t, one rounding to Element
-///   add_products(space, a, b, groups, gradient)
-///       gradient_g += a^T b over the rows of group g
+///   sum_products(space, a, b, groups, gradient, update)
+///       gradient_g += a^T b over the rows of group g, or gradient_g = a^T b to overwrite what was there
 ///       Shapes    a (groups.rows(), A), b (groups.rows(), B) likewise; gradient (G, A, B)
 ///       Numerics  products and sums in accumulate_t
 ///   workspace_bytes(space)   what the product takes from the workspace, and reserve(space) takes it
-/// Groups without rows are not touched. Asynchronous on the space, deterministic from run to run.
+/// Groups without rows are not touched, whatever the update. Asynchronous on the space, deterministic from run
+/// to run.
 /// Models: cuda::cublas_loop, cuda::cublas_grouped, cuda::measured_product.
 template <class Product, class ExecutionSpace, class Device, class Element>
 concept grouped_product = std::constructible_from < Product,
@@ -29,9 +30,9 @@ concept grouped_product = std::constructible_from < Product,
                const matrix_view<const Element, Device>& rows, const row_groups<Device>& groups,
                const tensor_view<const Element, Device>& weights, bool transpose,
                const matrix_view<Element, Device>& result,
-               const tensor_view<accumulate_t<Element>, Device>& gradient) {
+               const tensor_view<accumulate_t<Element>, Device>& gradient, gradient_update update) {
   product.multiply_rows(space, rows, groups, weights, transpose, result);
-  product.add_products(space, rows, rows, groups, gradient);
+  product.sum_products(space, rows, rows, groups, gradient, update);
   { Product::workspace_bytes(space) } -> std::same_as<std::int64_t>;
   product.reserve(space);
 };

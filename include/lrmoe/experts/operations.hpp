@@ -5,6 +5,7 @@
 #include <span>
 
 #include <lrmoe/experts/expert_work.hpp>
+#include <lrmoe/experts/gradient_update.hpp>
 #include <lrmoe/experts/row_groups.hpp>
 
 /// The expert operations are what a backend computes: the matrix products of the experts together
@@ -15,7 +16,7 @@
 ///   down_backward     dh' = dO W_down^T;  dw = c <dh', h>;  dg, du = c w dh' d(silu(g) u);  s = c w h
 ///                     (or dw alone, when its other results are empty)
 ///   gate_up_backward  dx = [dg du] [W_gate W_up]^T
-///   weight_gradient   dW += left^T right
+///   weight_gradient   dW += left^T right, or dW = left^T right: then zeros for groups without rows
 ///
 /// Row arguments marked "gathered" are read through an index, so that a fused backend need not
 /// build what a simple one copies. Rows outside the groups are neither read nor written. Each operation
@@ -47,7 +48,7 @@ struct swiglu_kept_rows {
 struct product_cost {
   double flops = 0;          ///< 2 m n k of every product
   double bytes_read = 0;     ///< both operands of every product, weights once per group in use
-  double bytes_written = 0;  ///< results; an accumulated gradient is both read and written
+  double bytes_written = 0;  ///< results; a gradient that is added to is both read and written
 
   product_cost& operator+=(const product_cost& other) {
     flops += other.flops;
@@ -67,13 +68,15 @@ product_cost row_product_cost(const row_groups<Device>& groups, std::int64_t inn
           rows * width * result_bytes};
 }
 
-/// Cost of adding rows (., A)^T times rows (., B) to a gradient (A, B) a group.
+/// Cost of rows (., A)^T times rows (., B), a gradient (A, B) a group. Zeros for groups without rows are no
+/// product.
 template <class Element, class Device>
-product_cost gradient_product_cost(const row_groups<Device>& groups, std::int64_t A,
-                                   std::int64_t B) {
+product_cost gradient_product_cost(const row_groups<Device>& groups, std::int64_t A, std::int64_t B,
+                                   gradient_update update) {
   const auto rows = static_cast<double>(groups.rows());
   const double sums = static_cast<double>(groups.used()) * A * B * sizeof(accumulate_t<Element>);
-  return {2.0 * rows * A * B, rows * (A + B) * sizeof(Element) + sums, sums};
+  const double before = update == gradient_update::add ? sums : 0.0;
+  return {2.0 * rows * A * B, rows * (A + B) * sizeof(Element) + before, sums};
 }
 
 /// The signatures, for one element type. Shapes are given where a backend implements them
@@ -87,7 +90,7 @@ concept expert_operations = requires(
     Operations& operations, const ExecutionSpace& space, const gathered_rows<Element, Device>& rows,
     const swiglu_kept_rows<Element, Device>& kept, const row_groups<Device>& groups,
     std::span<const expert_work> works, const tensor_view<const Element, Device>& weights,
-    const tensor_view<accumulate_t<Element>, Device>& gradient,
+    const tensor_view<accumulate_t<Element>, Device>& gradient, gradient_update update,
     const matrix_view<Element, Device>& matrix, const vector_view<float, Device>& norms,
     const vector_view<accumulate_t<Element>, Device>& d_weights) {
   {
@@ -100,7 +103,9 @@ concept expert_operations = requires(
   {
     operations.gate_up_backward(space, rows, groups, weights, matrix)
     } -> std::same_as<product_cost>;
-  { operations.weight_gradient(space, rows, rows, groups, gradient) } -> std::same_as<product_cost>;
+  {
+    operations.weight_gradient(space, rows, rows, groups, gradient, update)
+    } -> std::same_as<product_cost>;
   { Operations::template scratch_bytes<Element>(space, works) } -> std::same_as<std::int64_t>;
   operations.template reserve<Element>(space, works);
   { Operations::gathers } -> std::convertible_to<bool>;

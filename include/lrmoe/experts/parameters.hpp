@@ -38,8 +38,8 @@ struct expert_weights {
   }
 };
 
-/// Main gradients of one layer, owned by the caller and added to. An empty view means that this
-/// gradient is not wanted: its product is skipped.
+/// Main gradients of one layer, owned by the caller and added to or overwritten (gradient_update). An empty
+/// view means that this gradient is not wanted: its product is skipped.
 template <class Accumulate, class Device>
 struct expert_gradients {
   tensor_view<Accumulate, Device> gate_up{};         // (E, D, 2F)

@@ -76,7 +76,7 @@ struct swiglu_experts {
   ///   dx = [dg du] [W_gate W_up]^T, times the second factor
   /// Shapes    d_weights (M) receives dw, or is empty; dx (S, D) receives the input gradients of the
   ///           rows in dx_of
-  /// Ensures   returns [dg du] (M, 2F) in scratch, for add_weight_gradients
+  /// Ensures   returns [dg du] (M, 2F) in scratch, for weight_gradients
   /// Space     scratch of 3 M F elements
   static matrix backward(context<Backend>& on, const kept_type& rows, std::int64_t M,
                          const subset& dx_of, const weights& gate_up, const weights& down,
@@ -94,12 +94,13 @@ struct swiglu_experts {
 
   /// Second:
   ///   dW_down += h^T (c w dO);  [dW_gate dW_up] += x^T [dg du],   rows in dw_of, times the second factor
-  /// Shapes    d_pre (M, 2F) as returned by backward; d_gate_up (G, D, 2F) and d_down (G, F, D) are
-  ///           added to, or empty: not wanted
+  /// Shapes    d_pre (M, 2F) as returned by backward; d_gate_up (G, D, 2F) and d_down (G, F, D), or
+  ///           empty: not wanted
+  /// Ensures   wanted gradients are added to, or overwritten, with zeros for groups without rows in dw_of
   /// Numerics  a second factor is multiplied into the stored rows, one more rounding to Element
-  static void add_weight_gradients(context<Backend>& on, const kept_type& rows, const matrix& d_pre,
-                                   const subset& dw_of, const gradient& d_gate_up,
-                                   const gradient& d_down, product_cost& cost) {
+  static void weight_gradients(context<Backend>& on, const kept_type& rows, const matrix& d_pre,
+                               const subset& dw_of, const gradient& d_gate_up,
+                               const gradient& d_down, gradient_update update, product_cost& cost) {
     const matrix scaled_h =
         on.scratch["swiglu::hidden"].template matrix<Element>(d_pre.extent(0), d_pre.extent(1) / 2);
     rows_type x = rows.x, d_out = rows.d_out;
@@ -112,11 +113,11 @@ struct swiglu_experts {
     }
     if (d_down.size() != 0) {
       cost += on.operations.weight_gradient(on.space, rows_type{scaled_h, dw_of.rows}, d_out,
-                                            dw_of.groups, d_down);
+                                            dw_of.groups, d_down, update);
     }
     if (d_gate_up.size() != 0) {
       cost += on.operations.weight_gradient(on.space, x, rows_type{d_pre, dw_of.rows}, dw_of.groups,
-                                            d_gate_up);
+                                            d_gate_up, update);
     }
   }
 

@@ -89,8 +89,7 @@ class cublas_grouped : public typed_products<cublas_grouped> {
   template <class Element>
   bool supports(const Kokkos::Cuda& space, product_operation operation) {
     auto gemm = detail::typed_gemm<Element>(operation);
-    gemm.accumulates = operation == product_operation::add_products;
-    if (gemm.accumulates) gemm.out = cublas_type<accumulate_t<Element>>::data;
+    if (gemm.sums_rows()) gemm.out = cublas_type<accumulate_t<Element>>::data;
     return supports(space, gemm);
   }
   bool supports(const Kokkos::Cuda& space, const grouped_gemm& gemm) {
@@ -206,7 +205,7 @@ class cublas_grouped : public typed_products<cublas_grouped> {
     gemm.m = gemm.other = probe_extent;
     gemm.op_a =
         gemm.operation == product_operation::multiply_rows_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
-    gemm.op_b = gemm.accumulates ? CUBLAS_OP_T : CUBLAS_OP_N;
+    gemm.op_b = gemm.sums_rows() ? CUBLAS_OP_T : CUBLAS_OP_N;
     gemm.a = {first, 0, 0, probe_extent};
     gemm.b = {first + probe_bytes, 0, 0, probe_extent};
     gemm.c = {first + 2 * probe_bytes, 0, 0, probe_extent};
@@ -244,9 +243,9 @@ class cublas_grouped : public typed_products<cublas_grouped> {
     const int* const rows = sizes_.data();
     return cublasGemmGroupedBatchedEx(
         handle.get(), op_a_.data(), op_b_.data(), m_.data(),
-        gemm.accumulates ? other_.data() : rows, gemm.accumulates ? rows : other_.data(), alpha,
+        gemm.sums_rows() ? other_.data() : rows, gemm.sums_rows() ? rows : other_.data(), alpha,
         pointers, gemm.in, lda_.data(), pointers + capacity, gemm.in, ldb_.data(),
-        gemm.accumulates ? alpha : zero, pointers + 2 * capacity, gemm.out, ldc_.data(),
+        gemm.adds ? alpha : zero, pointers + 2 * capacity, gemm.out, ldc_.data(),
         static_cast<int>(count), each_one_.data(), gemm.compute);
 #else
     static_cast<void>(space), static_cast<void>(gemm);

@@ -100,8 +100,8 @@ class basic_cublas_loop : public typed_products<basic_cublas_loop<Lanes>> {
                              const row_groups<device_type>& groups, index_type g) {
     const auto rows = static_cast<int>(groups.rows(g));
     const std::int64_t row = groups.first(g) - groups.first();
-    const double one64 = 1.0, beta64 = gemm.accumulates ? 1.0 : 0.0;
-    const float one32 = 1.0F, beta32 = gemm.accumulates ? 1.0F : 0.0F;
+    const double one64 = 1.0, beta64 = gemm.adds ? 1.0 : 0.0;
+    const float one32 = 1.0F, beta32 = gemm.adds ? 1.0F : 0.0F;
     const bool wide = gemm.compute == CUBLAS_COMPUTE_64F;
     const void* alpha = wide ? static_cast<const void*>(&one64) : &one32;
     const void* beta = wide ? static_cast<const void*>(&beta64) : &beta32;

@@ -8,13 +8,13 @@
 
 #include <cublas_v2.h>
 
-#include <lrmoe/experts/row_groups.hpp>
+#include <lrmoe/experts/gradient_update.hpp>
 
 namespace lrmoe::cuda {
 
 using device_type = Kokkos::Device<Kokkos::Cuda, Kokkos::CudaSpace>;
 
-enum class product_operation { multiply_rows, multiply_rows_transposed, add_products };
+enum class product_operation { multiply_rows, multiply_rows_transposed, sum_products };
 
 constexpr std::string_view name_of(product_operation operation) {
   switch (operation) {
@@ -23,7 +23,7 @@ constexpr std::string_view name_of(product_operation operation) {
     case product_operation::multiply_rows_transposed:
       return "multiply_rows_transposed";
     default:
-      return "add_products";
+      return "sum_products";
   }
 }
 
@@ -77,10 +77,12 @@ struct grouped_gemm {
   cudaDataType_t in = CUDA_R_32F, out = CUDA_R_32F;
   cublasComputeType_t compute = CUBLAS_COMPUTE_32F;
   int m = 0, other = 0;  ///< extents that all groups share: m, and k or n
-  bool accumulates = false;
+  bool adds = false;     ///< to what c holds: beta is 1, else 0 and c is not read
 
-  int n(int rows) const { return accumulates ? other : rows; }
-  int k(int rows) const { return accumulates ? rows : other; }
+  /// Whether the rows of a group are what is summed over: they are the inner extent then.
+  bool sums_rows() const { return operation == product_operation::sum_products; }
+  int n(int rows) const { return sums_rows() ? other : rows; }
+  int k(int rows) const { return sums_rows() ? rows : other; }
   double flops(std::int64_t rows) const {
     return 2.0 * static_cast<double>(rows) * static_cast<double>(m) * static_cast<double>(other);
   }
@@ -148,21 +150,23 @@ grouped_gemm multiply_rows_gemm(const matrix_view<const Element, device_type>& a
   return gemm;
 }
 
-/// gradient_g += a^T b; see lrmoe::grouped_product. gradient^T += b^T a is what BLAS computes.
+/// gradient_g += a^T b, or gradient_g = a^T b; see lrmoe::grouped_product. gradient^T of b^T a is what BLAS
+/// computes.
 template <class Element>
-grouped_gemm add_products_gemm(const matrix_view<const Element, device_type>& a,
+grouped_gemm sum_products_gemm(const matrix_view<const Element, device_type>& a,
                                const matrix_view<const Element, device_type>& b,
                                const row_groups<device_type>& groups,
-                               const tensor_view<accumulate_t<Element>, device_type>& gradient) {
+                               const tensor_view<accumulate_t<Element>, device_type>& gradient,
+                               gradient_update update) {
   const auto A = static_cast<std::int64_t>(gradient.extent(1));
   const auto B = static_cast<std::int64_t>(gradient.extent(2));
-  detail::require_groups("add_products", groups, static_cast<std::int64_t>(gradient.extent(0)),
+  detail::require_groups("sum_products", groups, static_cast<std::int64_t>(gradient.extent(0)),
                          static_cast<std::int64_t>(std::min(a.extent(0), b.extent(0))));
   require(
       static_cast<std::int64_t>(a.extent(1)) == A && static_cast<std::int64_t>(b.extent(1)) == B,
-      "add_products: rows of ", a.extent(1), " and ", b.extent(1), " columns and a gradient of ", A,
+      "sum_products: rows of ", a.extent(1), " and ", b.extent(1), " columns and a gradient of ", A,
       " x ", B, ": the extents must agree");
-  auto gemm = detail::typed_gemm<Element>(product_operation::add_products);
+  auto gemm = detail::typed_gemm<Element>(product_operation::sum_products);
   gemm.out = cublas_type<accumulate_t<Element>>::data;
   gemm.m = detail::blas_extent(B);
   gemm.other = detail::blas_extent(A);
@@ -170,7 +174,7 @@ grouped_gemm add_products_gemm(const matrix_view<const Element, device_type>& a,
   gemm.a = detail::operand(b.data(), B, 0, gemm.m);
   gemm.b = detail::operand(a.data(), A, 0, gemm.other);
   gemm.c = detail::operand(gradient.data(), 0, A * B, gemm.m);
-  gemm.accumulates = true;
+  gemm.adds = update == gradient_update::add;
   return gemm;
 }
 
@@ -187,11 +191,12 @@ class typed_products {
     provider().multiply(space, multiply_rows_gemm(a, groups, weights, transpose, c), groups);
   }
   template <class Element>
-  void add_products(const Kokkos::Cuda& space, const matrix_view<const Element, device_type>& a,
+  void sum_products(const Kokkos::Cuda& space, const matrix_view<const Element, device_type>& a,
                     const matrix_view<const Element, device_type>& b,
                     const row_groups<device_type>& groups,
-                    const tensor_view<accumulate_t<Element>, device_type>& gradient) {
-    provider().multiply(space, add_products_gemm(a, b, groups, gradient), groups);
+                    const tensor_view<accumulate_t<Element>, device_type>& gradient,
+                    gradient_update update) {
+    provider().multiply(space, sum_products_gemm(a, b, groups, gradient, update), groups);
   }
 
  private:

@@ -81,7 +81,7 @@ class hopper_grouped : public typed_products<hopper_grouped> {
         return launch<hopper::product_kind::rows>(space, gemm, groups);
       case product_operation::multiply_rows_transposed:
         return launch<hopper::product_kind::rows_transposed>(space, gemm, groups);
-      case product_operation::add_products:
+      case product_operation::sum_products:
         return launch<hopper::product_kind::gradient>(space, gemm, groups);
     }
   }
@@ -150,8 +150,8 @@ class hopper_grouped : public typed_products<hopper_grouped> {
               : hopper::bfloat16_map<3>(right, {n, other, G}, {64, hopper::tile_k, 1});
     }
     const hopper::product_arguments arguments{
-        groups.offsets.data(),     gemm.c.at(0, 0), G,
-        gradient ? gemm.other : 0, gemm.m,          gradient ? 0 : gemm.other};
+        groups.offsets.data(),     gemm.c.at(0, 0), G, gradient ? gemm.other : 0, gemm.m,
+        gradient ? 0 : gemm.other, gemm.adds};
     hopper::grouped_product_kernel<Kind>
         <<<on.processors, hopper::block_threads, hopper::shared_bytes(G), space.cuda_stream()>>>(
             left_map, right_map, arguments);

@@ -39,8 +39,9 @@ inline product_mode product_mode_of(std::string_view text) {
 ///   measured  the same, but a class of shapes that choices() lacks is measured: its first calls go to
 ///             those that support it in turn, once to warm each up and once to time it, and the fastest one
 ///             has the class from then on. Each call computes its product once, whoever does it, so
-///             gradients are added once. Times are taken by events and read when the next measured call
-///             comes.
+///             gradients are added once. A class of gradients is measured on calls that add, or on calls that
+///             overwrite, as its first one does; the rule has the others until it is decided. Times are
+///             taken by events and read when the next measured call comes.
 ///   loop, grouped, hopper   that one alone; the last two refuse what they do not support.
 /// Laws      They round differently. In all modes but `measured` the choice depends on the extents, the
 ///           alignment, the device and the loaded choices alone, so results are bitwise the same from run
@@ -94,7 +95,8 @@ class measured_product : public typed_products<measured_product> {
       return run(supports(fastest, space, gemm, groups) ? fastest : product_provider::loop, space,
                  gemm, groups);
     }
-    if (mode_ == product_mode::rule) return run(by_rule(space, gemm, groups), space, gemm, groups);
+    if (mode_ == product_mode::rule || (known != nullptr && known->adds != gemm.adds))
+      return run(by_rule(space, gemm, groups), space, gemm, groups);
     measure(known != nullptr ? *known : add_entry(gemm, used, groups.rows() / used), space, gemm,
             groups);
   }
@@ -164,8 +166,11 @@ class measured_product : public typed_products<measured_product> {
                          power_of_two_below(used), power_of_two_below(rows));
   }
   entry& add_entry(const grouped_gemm& gemm, std::int64_t used, std::int64_t rows) {
-    return choices_.add({std::string(gemm.element), std::string(name_of(gemm.operation)), gemm.m,
-                         gemm.other, power_of_two_below(used), power_of_two_below(rows)});
+    entry& added =
+        choices_.add({std::string(gemm.element), std::string(name_of(gemm.operation)), gemm.m,
+                      gemm.other, power_of_two_below(used), power_of_two_below(rows)});
+    added.adds = gemm.adds;
+    return added;
   }
 
   /// One call of the measurement.

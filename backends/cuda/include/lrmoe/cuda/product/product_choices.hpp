@@ -27,7 +27,8 @@ constexpr std::string_view name_of(product_provider provider) {
   return names[static_cast<std::size_t>(provider)];
 }
 
-/// Products that are measured together: the groups and their mean rows count by their powers of two.
+/// Products that are measured together: the groups and their mean rows count by their powers of two. Whether a
+/// gradient is added to or overwritten is not part of it: to add, every provider reads the same numbers more.
 struct shape_class {
   std::string element;
   std::string operation;
@@ -58,6 +59,7 @@ class product_choices {
     shape_class shape;
     std::array<double, product_providers.size()> gflops{};
     int calls = 0;         ///< of the measurement, see measured_product
+    bool adds = false;     ///< what its measured calls do with a gradient
     bool decided = false;  ///< nothing is left to be measured
 
     product_provider fastest() const {

@@ -176,13 +176,14 @@ class expert_operations {
     return row_product_cost<Element>(rows.groups, D, F, 0);
   }
 
-  /// dW += left^T right
+  /// dW += left^T right, or dW = left^T right, with zeros for groups without rows
   /// Shapes    left gathered, A columns; right gathered, B columns; gradient (G, A, B)
   template <class Element>
   product_cost weight_gradient(const Kokkos::OpenMP& space, const gathered<Element>& left,
                                const gathered<Element>& right,
                                const row_groups<device_type>& groups,
-                               const tensor<accumulate_t<Element>>& gradient) {
+                               const tensor<accumulate_t<Element>>& gradient,
+                               gradient_update update) {
     using real = accumulate_t<Element>;
     const auto G = static_cast<std::int64_t>(gradient.extent(0));
     const auto A = static_cast<std::int64_t>(gradient.extent(1));
@@ -193,6 +194,8 @@ class expert_operations {
     const std::int64_t parts = (A + part_rows - 1) / part_rows;
     const thread_scratch<real, 2> scratch(workspace_, space,
                                           {tile_rows * part_rows, tile_rows * B});
+    if (update == gradient_update::overwrite) zero_groups_without_rows(space, groups, gradient);
+    const real first_beta = update == gradient_update::add ? real(1) : real(0);
     const typename Product::session session;
     for_each_tile(
         "lrmoe::weight_gradient::tile", space, groups, std::numeric_limits<index_type>::max(),
@@ -205,10 +208,11 @@ class expert_operations {
             const auto l = load_rows(left, chunk, first_column, columns, left_scratch);
             const auto r = load_rows(right, chunk, 0, B, right_scratch);
             Product::multiply(true, false, columns, B, chunk.rows, l.data, l.stride, r.data,
-                              r.stride, real(1), &gradient(at.group, first_column, 0), B);
+                              r.stride, done == 0 ? first_beta : real(1),
+                              &gradient(at.group, first_column, 0), B);
           }
         });
-    return gradient_product_cost<Element>(groups, A, B);
+    return gradient_product_cost<Element>(groups, A, B, update);
   }
 
  private:

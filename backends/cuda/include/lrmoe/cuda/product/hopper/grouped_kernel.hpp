@@ -25,11 +25,12 @@ inline constexpr int max_groups = 3072;
 /// offsets where they are.
 struct product_arguments {
   const index_type* offsets;  // (groups+1); rows count from offsets[0]
-  void* result;               // bfloat16 (rows, n), or float (groups, m, n), which is added to
+  void* result;               // bfloat16 (rows, n), or float (groups, m, n)
   int groups;
-  int m;  ///< rows of a gradient; not used for rows
-  int n;  ///< columns of the result
-  int k;  ///< columns of the left rows; not used for gradients
+  int m;      ///< rows of a gradient; not used for rows
+  int n;      ///< columns of the result
+  int k;      ///< columns of the left rows; not used for gradients
+  bool adds;  ///< a gradient is added to, not overwritten
 };
 
 namespace detail {
@@ -203,10 +204,10 @@ __device__ inline float* gradient_row(const product_arguments& of, const tile& a
          (static_cast<std::int64_t>(at.group) * of.m + row) * of.n + at.n;
 }
 
-/// 16 x 256 sums of a warp, added to the gradient by the copy engine, 8 rows at a time: a gradient's tile is 128 KiB
+/// 16 x 256 sums of a warp to the gradient, added or not, by the copy engine, 8 rows at a time: a gradient's tile is 128 KiB
 /// of float and does not fit beside the steps on their way.
-__device__ inline void add_gradient(const float (&sums)[128], const product_arguments& of,
-                                    const tile& at, int first_row, unsigned char* staging) {
+__device__ inline void store_gradient(const float (&sums)[128], const product_arguments& of,
+                                      const tile& at, int first_row, unsigned char* staging) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -221,9 +222,13 @@ __device__ inline void add_gradient(const float (&sums)[128], const product_argu
     __syncwarp();
     const int row = first_row + float_rows * half + lane;
     if (lane < float_rows && row < of.m) {
-      bulk_add(gradient_row(of, at, row),
-               shared_address(staging) + static_cast<std::uint32_t>(lane * float_row_bytes),
-               min(tile_n, of.n - at.n) * static_cast<int>(sizeof(float)));
+      const std::uint32_t from =
+          shared_address(staging) + static_cast<std::uint32_t>(lane * float_row_bytes);
+      const int bytes = min(tile_n, of.n - at.n) * static_cast<int>(sizeof(float));
+      if (of.adds)
+        bulk_add(gradient_row(of, at, row), from, bytes);
+      else
+        bulk_store(gradient_row(of, at, row), from, bytes);
       bulk_commit();
     }
   }
@@ -334,7 +339,7 @@ __global__ void __launch_bounds__(block_threads, 1)
       wgmma_wait<0>();
       if (own == 0) mbarrier_arrive(&read[before]);
       if constexpr (Kind == product_kind::gradient)
-        add_gradient(sums, of, at, at.m + own_row, own_staging);
+        store_gradient(sums, of, at, at.m + own_row, own_staging);
       else
         store_rows(sums, of, at, at.m + own_row, own_staging);
     }
