@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include <lrmoe/cuda/device_guard.hpp>
@@ -38,8 +37,8 @@ class hopper_grouped : public typed_products<hopper_grouped> {
   /// Whether the device and this build have the kernels.
   bool available(const Kokkos::Cuda& space) { return kernels_on(space.cuda_device()).usable; }
 
-  /// Why this product is refused; empty if it is supported.
-  std::string refusal(const Kokkos::Cuda& space, const grouped_gemm& gemm,
+  /// Why this product is refused; null if it is supported.
+  const char* refusal(const Kokkos::Cuda& space, const grouped_gemm& gemm,
                       const row_groups<device_type>& groups) {
     if (gemm.in != CUDA_R_16BF) return "it multiplies bfloat16 only";
     if (!available(space))
@@ -47,23 +46,23 @@ class hopper_grouped : public typed_products<hopper_grouped> {
     if (!aligned(gemm))
       return "it needs matrices that begin at multiples of 16 bytes, with rows of multiples of 8 "
              "values";
-    if (groups.size() > hopper::max_groups)
-      return "it takes up to " + std::to_string(hopper::max_groups) + " groups";
-    return {};
+    static_assert(hopper::max_groups == 3072);
+    if (groups.size() > hopper::max_groups) return "it takes up to 3072 groups";
+    return nullptr;
   }
   bool supports(const Kokkos::Cuda& space, const grouped_gemm& gemm,
                 const row_groups<device_type>& groups) {
-    std::string reason = refusal(space, gemm, groups);
-    if (reason.empty()) return true;
+    const char* reason = refusal(space, gemm, groups);
+    if (reason == nullptr) return true;
     if (std::find(refused_.begin(), refused_.end(), reason) == refused_.end())
-      refused_.push_back(std::move(reason));
+      refused_.push_back(reason);
     return false;
   }
 
   /// One line for each reason for which supports() was false; empty if there is none.
   std::string refusals() const {
     std::string text;
-    for (const std::string& each : refused_) text += each + "\n";
+    for (const char* each : refused_) text.append(each).append("\n");
     return text;
   }
 
@@ -159,7 +158,7 @@ class hopper_grouped : public typed_products<hopper_grouped> {
   }
 
   std::vector<kernels> kernels_;
-  std::vector<std::string> refused_;
+  std::vector<const char*> refused_;
 };
 
 static_assert(grouped_product<hopper_grouped, Kokkos::Cuda, device_type, bfloat16>);

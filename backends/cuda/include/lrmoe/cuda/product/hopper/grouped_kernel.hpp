@@ -204,8 +204,8 @@ __device__ inline float* gradient_row(const product_arguments& of, const tile& a
          (static_cast<std::int64_t>(at.group) * of.m + row) * of.n + at.n;
 }
 
-/// 16 x 256 sums of a warp to the gradient, added or not, by the copy engine, 8 rows at a time: a gradient's tile is 128 KiB
-/// of float and does not fit beside the steps on their way.
+/// 16 x 256 sums of a warp to the gradient by the copy engine, added or not, 8 rows at a time: a gradient's tile is
+/// 128 KiB of float and does not fit beside the steps on their way.
 __device__ inline void store_gradient(const float (&sums)[128], const product_arguments& of,
                                       const tile& at, int first_row, unsigned char* staging) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
