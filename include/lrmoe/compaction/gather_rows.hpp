@@ -14,10 +14,11 @@ void gather_rows(const ExecutionSpace& space, const matrix_view<const Element, D
                  const vector_view<const index_type, Device>& index,
                  const matrix_view<Element, Device>& out) {
   const auto columns = static_cast<std::int64_t>(rows.extent(1));
+  const bool chunked = detail::in_chunks<ExecutionSpace>(columns, rows, out);
   detail::for_each_row(
       "lrmoe::gather_rows::copy", space, static_cast<std::int64_t>(out.extent(0)),
       KOKKOS_LAMBDA(const detail::row_lanes<ExecutionSpace>& lanes, const std::int64_t i) {
-        lanes.copy(&rows(index(i), 0), &out(i, 0), columns);
+        lanes.copy(&rows(index(i), 0), &out(i, 0), columns, chunked);
       });
 }
 
@@ -30,10 +31,11 @@ void scatter_rows(const ExecutionSpace& space, const matrix_view<const Element, 
                   const vector_view<const index_type, Device>& index,
                   const matrix_view<Element, Device>& out) {
   const auto columns = static_cast<std::int64_t>(rows.extent(1));
+  const bool chunked = detail::in_chunks<ExecutionSpace>(columns, rows, out);
   detail::for_each_row(
       "lrmoe::scatter_rows::copy", space, static_cast<std::int64_t>(rows.extent(0)),
       KOKKOS_LAMBDA(const detail::row_lanes<ExecutionSpace>& lanes, const std::int64_t i) {
-        lanes.copy(&rows(i, 0), &out(index(i), 0), columns);
+        lanes.copy(&rows(i, 0), &out(index(i), 0), columns, chunked);
       });
 }
 

@@ -17,20 +17,19 @@ void scale_rows(const ExecutionSpace& space, const matrix_view<Element, Device>&
   using real = accumulate_t<Element>;
   const auto columns = static_cast<std::int64_t>(matrix.extent(1));
   const bool indexed = index.extent(0) != 0;
-  constexpr int block = detail::row_block<ExecutionSpace, Element>;
+  const bool chunked = detail::in_chunks<ExecutionSpace>(columns, matrix);
   detail::for_each_row(
       "lrmoe::scale_rows::multiply", space, static_cast<std::int64_t>(factors.extent(0)),
       KOKKOS_LAMBDA(const detail::row_lanes<ExecutionSpace>& lanes, const std::int64_t i) {
         Element* row = &matrix(indexed ? index(i) : i, 0);
         const auto factor = static_cast<real>(factors(i));
-        lanes.template for_each_block<Element>(
-            columns, [&](const std::int64_t first, const int width) {
-              real values[block];
-              detail::load_block<ExecutionSpace>(row + first, width, values);
-              detail::for_columns<ExecutionSpace, Element>(
-                  width, [&](const int d) { values[d] *= factor; });
-              detail::store_block<ExecutionSpace>(row + first, width, values);
-            });
+        lanes.template for_each_block<Element, 4>(
+            columns, chunked,
+            [&]<class Block>(const Block& block, typename Block::values& values) {
+              block.for_each([&](const int d) { values[d] *= factor; });
+              block.store(row, values);
+            },
+            row);
       });
 }
 

@@ -3,14 +3,21 @@
 
 #include <string>
 
-#include <lrmoe/types.hpp>
+#include <lrmoe/detail/row_blocks.hpp>
 
 /// Kernels over the rows of matrices, written once for processors and GPUs. On a processor a thread has a
 /// row to itself and walks it in long blocks, which compilers vectorise; on a GPU the lanes of a warp share
-/// a row and take blocks of 16 bytes.
+/// a row and take chunks of 16 bytes, of which a lane loads some before it uses the first.
 ///
+///   const bool chunked = in_chunks<Space>(columns, from, to);
 ///   for_each_row("label", space, rows, KOKKOS_LAMBDA(const row_lanes<Space>& lanes, std::int64_t i) {
-///     lanes.for_each_block<Element>(columns, [&](std::int64_t first, int width) { ... });
+///     lanes.template for_each_block<Element, ahead>(
+///         columns, chunked,
+///         [&]<class Block>(const Block& block, typename Block::values& values) {
+///           block.for_each([&](int d) { values[d] *= 2; });
+///           block.store(&to(i, 0), values);
+///         },
+///         &from(i, 0));
 ///   });
 namespace lrmoe::detail {
 
@@ -19,101 +26,85 @@ inline constexpr bool on_gpu =
     !Kokkos::SpaceAccessibility<Kokkos::HostSpace,
                                 typename ExecutionSpace::memory_space>::accessible;
 
-/// Columns that a lane takes at once.
-template <class ExecutionSpace, class Element>
-inline constexpr int row_block = on_gpu<ExecutionSpace> ? static_cast<int>(16 / sizeof(Element))
-                                                        : 64;
-
-/// Elements that one instruction of a GPU loads or stores.
-template <class Element>
-struct alignas(16) element_chunk {
-  Element element[16 / sizeof(Element)];
-};
-
-template <class Element>
-KOKKOS_FORCEINLINE_FUNCTION bool chunk_aligned(const Element* at) {
-  return reinterpret_cast<std::uintptr_t>(at) % 16 == 0;
-}
-
-/// body(i) for i in [0, width), width at most a block. On a GPU the loop has a fixed length, so that
-/// arrays of a block stay in registers.
-template <class ExecutionSpace, class Element, class Body>
-KOKKOS_FORCEINLINE_FUNCTION void for_columns(int width, const Body& body) {
+/// Whether rows of so many columns are whole chunks of 16 bytes in each of the matrices. Only GPUs ask.
+template <class ExecutionSpace, class... Matrices>
+bool in_chunks([[maybe_unused]] std::int64_t columns,
+               [[maybe_unused]] const Matrices&... matrices) {
   if constexpr (on_gpu<ExecutionSpace>) {
-    for (int i = 0; i < row_block<ExecutionSpace, Element>; ++i) {
-      if (i < width) body(i);
-    }
+    const auto whole = [&](const auto& matrix) {
+      constexpr std::size_t element = sizeof(*matrix.data());
+      return matrix.size() == 0 ||
+             (reinterpret_cast<std::uintptr_t>(matrix.data()) % 16 == 0 &&
+              matrix.stride(0) * element % 16 == 0 && columns * element % 16 == 0);
+    };
+    return (... && whole(matrices));
   } else {
-    for (int i = 0; i < width; ++i) body(i);
+    return true;
   }
 }
 
-/// values[i] = from[i] for `width` elements of a block.
-template <class ExecutionSpace, class Element, class Real>
-KOKKOS_FORCEINLINE_FUNCTION void load_block(const Element* from, int width,
-                                            Real (&values)[row_block<ExecutionSpace, Element>]) {
-  constexpr int block = row_block<ExecutionSpace, Element>;
-  if constexpr (on_gpu<ExecutionSpace>) {
-    if (width == block && chunk_aligned(from)) {
-      const auto chunk = *reinterpret_cast<const element_chunk<Element>*>(from);
-      for (int i = 0; i < block; ++i) values[i] = static_cast<Real>(chunk.element[i]);
-      return;
-    }
-  }
-  for_columns<ExecutionSpace, Element>(width,
-                                       [&](int i) { values[i] = static_cast<Real>(from[i]); });
+template <class Candidate>
+KOKKOS_FORCEINLINE_FUNCTION void keep_first(const Candidate& candidate, Candidate& best) {
+  if (candidate.before(best)) best = candidate;
 }
 
-/// to[i] = values[i], rounded to Element.
-template <class ExecutionSpace, class Element, class Real>
-KOKKOS_FORCEINLINE_FUNCTION void store_block(
-    Element* to, int width, const Real (&values)[row_block<ExecutionSpace, Element>]) {
-  constexpr int block = row_block<ExecutionSpace, Element>;
-  if constexpr (on_gpu<ExecutionSpace>) {
-    if (width == block && chunk_aligned(to)) {
-      element_chunk<Element> chunk;
-      for (int i = 0; i < block; ++i) chunk.element[i] = static_cast<Element>(values[i]);
-      *reinterpret_cast<element_chunk<Element>*>(to) = chunk;
-      return;
-    }
-  }
-  for_columns<ExecutionSpace, Element>(width,
-                                       [&](int i) { to[i] = static_cast<Element>(values[i]); });
-}
+/// The reduction to the first candidate of an order, as Kokkos wants it.
+template <class Candidate>
+struct first_of {
+  using reducer = first_of;
+  using value_type = Candidate;
+  using result_view_type = Kokkos::View<Candidate, Kokkos::AnonymousSpace, Kokkos::MemoryUnmanaged>;
+  Candidate& best;
+
+  KOKKOS_FUNCTION void join(Candidate& to, const Candidate& from) const { keep_first(from, to); }
+  KOKKOS_FUNCTION void init(Candidate& to) const { to = Candidate{}; }
+  KOKKOS_FUNCTION Candidate& reference() const { return best; }
+  KOKKOS_FUNCTION result_view_type view() const { return result_view_type(&best); }
+  KOKKOS_FUNCTION bool references_scalar() const { return true; }
+};
 
 /// The lanes that share a row: on a processor a single one.
 template <class ExecutionSpace, bool Gpu = on_gpu<ExecutionSpace>>
 class row_lanes {
  public:
-  /// body(first, width) for every block of columns; width is row_block or, in the last block, less.
-  template <class Element, class Body>
-  KOKKOS_FORCEINLINE_FUNCTION void for_each_block(std::int64_t columns, const Body& body) const {
-    constexpr int block = row_block<ExecutionSpace, Element>;
+  /// body(block, values...) for every block of columns, with what `rows` have there. A lane of a GPU loads
+  /// `ahead` blocks of the rows before it computes with the first, if blocks are chunks.
+  template <class Element, int ahead, class Body, class... Row>
+  KOKKOS_FORCEINLINE_FUNCTION void for_each_block(std::int64_t columns, bool /* chunked */,
+                                                  const Body& body, const Row*... rows) const {
+    constexpr int size = host_block<Element>::size;
+    const auto visit = [&](const host_block<Element>& block) {
+      with_values(block, body, block.fetch(rows)...);
+    };
     std::int64_t first = 0;
-    for (; first + block <= columns; first += block) body(first, block);
-    if (first < columns) body(first, static_cast<int>(columns - first));
+    for (; first + size <= columns; first += size) visit({first, size});
+    if (first < columns) visit({first, static_cast<int>(columns - first)});
   }
 
-  /// The sum of body(first, width) over all blocks, known to every lane.
-  template <class Element, class Real, class Body>
-  KOKKOS_FORCEINLINE_FUNCTION Real sum_blocks(std::int64_t columns, const Body& body) const {
-    Real sum = 0;
-    for_each_block<Element>(columns,
-                            [&](std::int64_t first, int width) { sum += body(first, width); });
-    return sum;
+  /// The total of a row, known to every lane: body(block, total, values...) adds what a block has.
+  template <class Element, int ahead, class Body, class... Row>
+  KOKKOS_FORCEINLINE_FUNCTION accumulate_t<Element> sum_blocks(std::int64_t columns, bool chunked,
+                                                               const Body& body,
+                                                               const Row*... rows) const {
+    accumulate_t<Element> total = 0;
+    for_each_block<Element, ahead>(
+        columns, chunked,
+        [&](const auto& block, auto&... values) { body(block, total, values...); }, rows...);
+    return total;
   }
 
   /// to[d] = from[d]
   template <class Element>
-  KOKKOS_FORCEINLINE_FUNCTION void copy(const Element* from, Element* to,
-                                        std::int64_t columns) const {
+  KOKKOS_FORCEINLINE_FUNCTION void copy(const Element* from, Element* to, std::int64_t columns,
+                                        bool /* chunked */) const {
     for (std::int64_t d = 0; d < columns; ++d) to[d] = from[d];
   }
 
   /// The sum of the row's squares, known to every lane.
   template <class Element>
   KOKKOS_FORCEINLINE_FUNCTION accumulate_t<Element> sum_squares(const Element* row,
-                                                                std::int64_t columns) const {
+                                                                std::int64_t columns,
+                                                                bool /* chunked */) const {
     accumulate_t<Element> sum = 0;
     for (std::int64_t d = 0; d < columns; ++d) {
       const auto value = static_cast<accumulate_t<Element>>(row[d]);
@@ -127,6 +118,29 @@ class row_lanes {
   KOKKOS_FORCEINLINE_FUNCTION void once(const Body& body) const {
     body();
   }
+
+  /// body(i) for i in [0, n); lanes of a GPU share them, and each knows afterwards what the others wrote.
+  template <class Body>
+  KOKKOS_FORCEINLINE_FUNCTION void for_each(index_type n, const Body& body) const {
+    for (index_type i = 0; i < n; ++i) body(i);
+  }
+
+  /// The sum of term(i) for i in [0, n), known to every lane.
+  template <class Real, class Term>
+  KOKKOS_FORCEINLINE_FUNCTION Real sum(index_type n, const Term& term) const {
+    Real total = 0;
+    for (index_type i = 0; i < n; ++i) total += term(i);
+    return total;
+  }
+
+  /// The one of candidate(i), i in [0, n), that is before() all others, known to every lane; Candidate{}, which
+  /// comes last in that order, where there is none.
+  template <class Candidate, class CandidateOf>
+  KOKKOS_FORCEINLINE_FUNCTION Candidate first(index_type n, const CandidateOf& candidate) const {
+    Candidate best{};
+    for (index_type i = 0; i < n; ++i) keep_first(candidate(i), best);
+    return best;
+  }
 };
 
 template <class ExecutionSpace>
@@ -135,55 +149,58 @@ class row_lanes<ExecutionSpace, true> {
   using member_type = typename Kokkos::TeamPolicy<ExecutionSpace>::member_type;
   KOKKOS_FORCEINLINE_FUNCTION explicit row_lanes(const member_type& team) : team_(team) {}
 
-  template <class Element, class Body>
-  KOKKOS_FORCEINLINE_FUNCTION void for_each_block(std::int64_t columns, const Body& body) const {
-    constexpr int block = row_block<ExecutionSpace, Element>;
-    Kokkos::parallel_for(Kokkos::ThreadVectorRange(team_, blocks(columns, block)), [&](int i) {
-      const std::int64_t first = static_cast<std::int64_t>(i) * block;
-      body(first, static_cast<int>(Kokkos::min<std::int64_t>(block, columns - first)));
+  template <class Element, int ahead, class Body, class... Row>
+  KOKKOS_FORCEINLINE_FUNCTION void for_each_block(std::int64_t columns, bool chunked,
+                                                  const Body& body, const Row*... rows) const {
+    Kokkos::parallel_for(Kokkos::ThreadVectorRange(team_, warp), [&](const int lane) {
+      const auto visit = [&](const auto& block, const auto&... chunks) {
+        with_values(block, body, chunks...);
+      };
+      walk<Element, ahead>(lane, columns, chunked, visit, rows...);
     });
   }
 
-  template <class Element, class Real, class Body>
-  KOKKOS_FORCEINLINE_FUNCTION Real sum_blocks(std::int64_t columns, const Body& body) const {
-    constexpr int block = row_block<ExecutionSpace, Element>;
-    Real total = 0;
+  template <class Element, int ahead, class Body, class... Row>
+  KOKKOS_FORCEINLINE_FUNCTION accumulate_t<Element> sum_blocks(std::int64_t columns, bool chunked,
+                                                               const Body& body,
+                                                               const Row*... rows) const {
+    using real = accumulate_t<Element>;
+    real total = 0;
     Kokkos::parallel_reduce(
-        Kokkos::ThreadVectorRange(team_, blocks(columns, block)),
-        [&](int i, Real& sum) {
-          const std::int64_t first = static_cast<std::int64_t>(i) * block;
-          sum += body(first, static_cast<int>(Kokkos::min<std::int64_t>(block, columns - first)));
+        Kokkos::ThreadVectorRange(team_, warp),
+        [&](const int lane, real& part) {
+          const auto add = [&](const auto& block, auto&... values) {
+            body(block, part, values...);
+          };
+          const auto visit = [&](const auto& block, const auto&... chunks) {
+            with_values(block, add, chunks...);
+          };
+          walk<Element, ahead>(lane, columns, chunked, visit, rows...);
         },
         total);
     return total;
   }
 
   template <class Element>
-  KOKKOS_FORCEINLINE_FUNCTION void copy(const Element* from, Element* to,
-                                        std::int64_t columns) const {
-    const bool aligned = chunk_aligned(from) && chunk_aligned(to);
-    for_each_block<Element>(columns, [&](std::int64_t first, int width) {
-      constexpr int block = row_block<ExecutionSpace, Element>;
-      if (aligned && width == block) {
-        *reinterpret_cast<element_chunk<Element>*>(to + first) =
-            *reinterpret_cast<const element_chunk<Element>*>(from + first);
-      } else {
-        for (int d = 0; d < width; ++d) to[first + d] = from[first + d];
-      }
+  KOKKOS_FORCEINLINE_FUNCTION void copy(const Element* from, Element* to, std::int64_t columns,
+                                        bool chunked) const {
+    Kokkos::parallel_for(Kokkos::ThreadVectorRange(team_, warp), [&](const int lane) {
+      walk<Element, 4>(
+          lane, columns, chunked,
+          [&](const auto& block, const auto& chunk) { block.put(to, chunk); }, from);
     });
   }
 
   template <class Element>
   KOKKOS_FORCEINLINE_FUNCTION accumulate_t<Element> sum_squares(const Element* row,
-                                                                std::int64_t columns) const {
-    using real = accumulate_t<Element>;
-    return sum_blocks<Element, real>(columns, [&](std::int64_t first, int width) {
-      constexpr int block = row_block<ExecutionSpace, Element>;
-      real values[block], sum = 0;
-      load_block<ExecutionSpace>(row + first, width, values);
-      for_columns<ExecutionSpace, Element>(width, [&](int d) { sum += values[d] * values[d]; });
-      return sum;
-    });
+                                                                std::int64_t columns,
+                                                                bool chunked) const {
+    return sum_blocks<Element, 4>(
+        columns, chunked,
+        [&](const auto& block, auto& squares, const auto& values) {
+          block.sum(squares, [&](const int d) { return values[d] * values[d]; });
+        },
+        row);
   }
 
   template <class Body>
@@ -191,9 +208,73 @@ class row_lanes<ExecutionSpace, true> {
     Kokkos::single(Kokkos::PerThread(team_), body);
   }
 
+  template <class Body>
+  KOKKOS_FORCEINLINE_FUNCTION void for_each(index_type n, const Body& body) const {
+    Kokkos::parallel_for(Kokkos::ThreadVectorRange(team_, n), body);
+  }
+
+  template <class Real, class Term>
+  KOKKOS_FORCEINLINE_FUNCTION Real sum(index_type n, const Term& term) const {
+    Real total = 0;
+    Kokkos::parallel_reduce(
+        Kokkos::ThreadVectorRange(team_, n), [&](index_type i, Real& part) { part += term(i); },
+        total);
+    return total;
+  }
+
+  template <class Candidate, class CandidateOf>
+  KOKKOS_FORCEINLINE_FUNCTION Candidate first(index_type n, const CandidateOf& candidate) const {
+    Candidate best{};
+    Kokkos::parallel_reduce(
+        Kokkos::ThreadVectorRange(team_, n),
+        [&](index_type i, Candidate& so_far) { keep_first(candidate(i), so_far); },
+        first_of<Candidate>{best});
+    return best;
+  }
+
  private:
-  static KOKKOS_FORCEINLINE_FUNCTION int blocks(std::int64_t columns, int block) {
-    return static_cast<int>((columns + block - 1) / block);
+  static constexpr int warp = 32;
+
+  template <class Element, int ahead, class Body, class... Row>
+  static KOKKOS_FORCEINLINE_FUNCTION void walk(int lane, std::int64_t columns, bool chunked,
+                                               const Body& body, const Row*... rows) {
+    if (chunked) {
+      walk_blocks<lane_block<Element, static_cast<int>(16 / sizeof(Element))>, ahead>(
+          lane, columns, body, rows...);
+    } else {
+      walk_blocks<lane_block<Element, 1>, 1>(lane, columns, body, rows...);
+    }
+  }
+
+  template <class Block, int ahead, class Body, class... Row>
+  static KOKKOS_FORCEINLINE_FUNCTION void walk_blocks(int lane, std::int64_t columns,
+                                                      const Body& body, const Row*... rows) {
+    constexpr int stride = warp * Block::size;
+    for (std::int64_t first = lane * Block::size; first < columns; first += ahead * stride) {
+      const int left = static_cast<int>(Kokkos::min<std::int64_t>(columns - first, ahead * stride));
+      visit<Block, ahead, stride>(first, left, body,
+                                  loaded_blocks<Block, ahead, stride>(first, left, rows)...);
+    }
+  }
+
+  template <class Block, int ahead, int stride>
+  struct loaded_blocks {
+    typename Block::chunk chunk[ahead];
+
+    template <class Element>
+    KOKKOS_FORCEINLINE_FUNCTION loaded_blocks(std::int64_t first, int left, const Element* row) {
+      for (int j = 0; j < ahead; ++j) {
+        if (j * stride < left) chunk[j] = Block(first + j * stride).fetch(row);
+      }
+    }
+  };
+
+  template <class Block, int ahead, int stride, class Body, class... Loaded>
+  static KOKKOS_FORCEINLINE_FUNCTION void visit(std::int64_t first, int left, const Body& body,
+                                                const Loaded&... loaded) {
+    for (int j = 0; j < ahead; ++j) {
+      if (j * stride < left) body(Block(first + j * stride), loaded.chunk[j]...);
+    }
   }
 
   const member_type& team_;
@@ -219,11 +300,14 @@ void for_each_row(const std::string& label, const ExecutionSpace& space, std::in
                   const Body& body) {
   if constexpr (on_gpu<ExecutionSpace>) {
     constexpr int warps = 4, warp = 32;
+    // Registers for what is loaded ahead, and still so many rows under way that memory is kept busy.
+    constexpr int blocks_at_once = 6;
     if (rows == 0) return;
-    Kokkos::parallel_for(label,
-                         Kokkos::TeamPolicy<ExecutionSpace>(
-                             space, static_cast<int>((rows + warps - 1) / warps), warps, warp),
-                         row_team<ExecutionSpace, Body>{rows, body});
+    Kokkos::parallel_for(
+        label,
+        Kokkos::TeamPolicy<ExecutionSpace, Kokkos::LaunchBounds<warps * warp, blocks_at_once>>(
+            space, static_cast<int>((rows + warps - 1) / warps), warps, warp),
+        row_team<ExecutionSpace, Body>{rows, body});
   } else {
     Kokkos::parallel_for(label, Kokkos::RangePolicy<ExecutionSpace>(space, 0, rows),
                          [=](const std::int64_t i) { body(row_lanes<ExecutionSpace>{}, i); });

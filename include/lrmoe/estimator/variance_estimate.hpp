@@ -35,6 +35,7 @@ void variance_terms(const ExecutionSpace& space,
                     const vector_view<const index_type, Device>& tokens,
                     const vector_view<double, Device>& terms) {
   const auto columns = static_cast<std::int64_t>(scaled_rows.extent(1));
+  const bool chunked = detail::in_chunks<ExecutionSpace>(columns, scaled_rows);
   const bool indexed = index.extent(0) != 0;
   const bool outer = norms.extent(0) != 0;
   const bool by_token = tokens.extent(0) != 0;
@@ -44,7 +45,8 @@ void variance_terms(const ExecutionSpace& space,
         const double factor = c(i);
         double term = 0.0;
         if (factor > 1.0) {
-          const auto squares = lanes.sum_squares(&scaled_rows(indexed ? index(i) : i, 0), columns);
+          const auto squares =
+              lanes.sum_squares(&scaled_rows(indexed ? index(i) : i, 0), columns, chunked);
           const double other = outer ? static_cast<double>(norms(by_token ? tokens(i) : i)) : 1.0;
           term = (1.0 - 1.0 / factor) * static_cast<double>(squares) * other * other;
         }

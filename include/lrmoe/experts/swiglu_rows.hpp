@@ -33,27 +33,25 @@ template <class ExecutionSpace, class Element, class Device, class Unit = detail
 void swiglu_rows(const ExecutionSpace& space, const matrix_view<const Element, Device>& pre,
                  const matrix_view<Element, Device>& h, const vector_view<float, Device>& norms) {
   using real = accumulate_t<Element>;
-  constexpr int block = detail::row_block<ExecutionSpace, Element>;
   const auto F = static_cast<std::int64_t>(h.extent(1));
+  const bool chunked = detail::in_chunks<ExecutionSpace>(F, pre, h);
   const bool with_norms = norms.extent(0) != 0;
   detail::for_each_row(
       "lrmoe::swiglu_rows::forward", space, static_cast<std::int64_t>(h.extent(0)),
       KOKKOS_LAMBDA(const detail::row_lanes<ExecutionSpace>& lanes, const std::int64_t i) {
         const Element* g_row = &pre(i, 0);
         Element* h_row = &h(i, 0);
-        const real squares = lanes.template sum_blocks<Element, real>(
-            F, [&](const std::int64_t first, const int width) {
-              real g[block], u[block];
-              detail::load_block<ExecutionSpace>(g_row + first, width, g);
-              detail::load_block<ExecutionSpace>(g_row + F + first, width, u);
-              real sum = 0;
-              detail::for_columns<ExecutionSpace, Element>(width, [&](const int f) {
+        const real squares = lanes.template sum_blocks<Element, 3>(
+            F, chunked,
+            [&]<class Block>(const Block& block, real& sum, typename Block::values& g,
+                             typename Block::values& u) {
+              block.sum(sum, [&](const int f) {
                 g[f] = detail::hidden_value<Element>(g[f], u[f]);
-                sum += g[f] * g[f];
+                return g[f] * g[f];
               });
-              detail::store_block<ExecutionSpace>(h_row + first, width, g);
-              return sum;
-            });
+              block.store(h_row, g);
+            },
+            g_row, g_row + F);
         if (with_norms) lanes.once([&] { norms(i) = static_cast<float>(Kokkos::sqrt(squares)); });
       });
 }
@@ -70,12 +68,12 @@ void swiglu_backward_rows(const ExecutionSpace& space,
                           const matrix_view<Element, Device>& scaled_h,
                           const vector_view<accumulate_t<Element>, Device>& d_weights) {
   using real = accumulate_t<Element>;
-  constexpr int block = detail::row_block<ExecutionSpace, Element>;
   const auto F = static_cast<std::int64_t>(d_hidden.extent(1));
   const std::int64_t begin = rows.groups.first();
   const gathered_rows<Element, Device> pre = rows.pre;
   const auto weights = rows.weights;
   const auto factors = rows.factors;
+  const bool chunked = detail::in_chunks<ExecutionSpace>(F, pre.matrix, d_hidden, d_pre, scaled_h);
   const bool indexed = pre.index.extent(0) != 0, weighted = weights.extent(0) != 0,
              scaled = factors.extent(0) != 0, store = d_pre.extent(0) != 0,
              with_weights = d_weights.extent(0) != 0;
@@ -87,30 +85,28 @@ void swiglu_backward_rows(const ExecutionSpace& space,
         const Element* dh_row = &d_hidden(i, 0);
         const real factor = scaled ? static_cast<real>(factors(m)) : real(1);
         const real scale = weighted ? factor * weights(m) : factor;
-        const real inner = lanes.template sum_blocks<Element, real>(
-            F, [&](const std::int64_t first, const int width) {
-              real g[block], u[block], dh[block], weighted_h[block];
-              detail::load_block<ExecutionSpace>(g_row + first, width, g);
-              detail::load_block<ExecutionSpace>(g_row + F + first, width, u);
-              detail::load_block<ExecutionSpace>(dh_row + first, width, dh);
-              real sum = 0;
-              detail::for_columns<ExecutionSpace, Element>(width, [&](const int f) {
+        const real inner = lanes.template sum_blocks<Element, 2>(
+            F, chunked,
+            [&]<class Block>(const Block& block, real& sum, typename Block::values& g,
+                             typename Block::values& u, typename Block::values& dh) {
+              typename Block::values weighted_h;
+              block.sum(sum, [&](const int f) {
                 const real s = detail::sigmoid(g[f]);
                 const real silu = g[f] * s;
                 const auto hidden = static_cast<real>(static_cast<Element>(silu * u[f]));
                 const real d_hidden_value = scale * dh[f];
-                sum += dh[f] * hidden;
                 weighted_h[f] = scale * hidden;
                 u[f] = d_hidden_value * u[f] * s * (real(1) + g[f] * (real(1) - s));
                 g[f] = d_hidden_value * silu;
+                return dh[f] * hidden;
               });
               if (store) {
-                detail::store_block<ExecutionSpace>(&d_pre(m, first), width, u);
-                detail::store_block<ExecutionSpace>(&d_pre(m, F + first), width, g);
-                detail::store_block<ExecutionSpace>(&scaled_h(m, first), width, weighted_h);
+                block.store(&d_pre(m, 0), u);
+                block.store(&d_pre(m, F), g);
+                block.store(&scaled_h(m, 0), weighted_h);
               }
-              return sum;
-            });
+            },
+            g_row, g_row + F, dh_row);
         if (with_weights) lanes.once([&] { d_weights(m) = factor * inner; });
       });
 }

@@ -15,10 +15,11 @@ template <class ExecutionSpace, class Element, class Device, class Unit = detail
 void row_norms(const ExecutionSpace& space, const matrix_view<const Element, Device>& rows,
                const vector_view<float, Device>& norms) {
   const auto D = static_cast<std::int64_t>(rows.extent(1));
+  const bool chunked = detail::in_chunks<ExecutionSpace>(D, rows);
   detail::for_each_row(
       "lrmoe::row_norms::sum", space, static_cast<std::int64_t>(rows.extent(0)),
       KOKKOS_LAMBDA(const detail::row_lanes<ExecutionSpace>& lanes, const std::int64_t t) {
-        const auto squares = lanes.sum_squares(&rows(t, 0), D);
+        const auto squares = lanes.sum_squares(&rows(t, 0), D, chunked);
         lanes.once([&] { norms(t) = static_cast<float>(Kokkos::sqrt(squares)); });
       });
 }
