@@ -150,6 +150,7 @@ TEST_CASE("settings of sigmoid routing that do not fit name the value and the li
   CHECK(names(message({0, 1, true, 1.0}, 8, 2, bias), {"groups = 0"}));
   CHECK(names(message({4, 5, true, 1.0}, 8, 2, bias), {"groups_kept = 5"}));
   CHECK(names(message({4, 0, true, 1.0}, 8, 2, bias), {"groups_kept = 0"}));
+  CHECK(names(message({65, 1, true, 1.0}, 130, 2, {}), {"groups = 65", "at most 64"}));
   CHECK(names(message({4, 1, true, 1.0}, 8, 3, bias), {"K = 3"}));
   CHECK(names(message({1, 1, true, infinity}, 8, 2, bias), {"scaling = inf"}));
   const fixture::array<float> three(std::vector<double>{1, 2, 3});

@@ -18,6 +18,8 @@ namespace lrmoe {
 /// Numerics  as softmax_top_k: NaN in a row makes the token's weights NaN. Deterministic.
 template <class Accumulate, class Device>
 struct sigmoid_top_k {
+  static constexpr index_type most_groups = 64;
+
   vector_view<const Accumulate, Device> selection_bias{};  // (E) or empty for none
   index_type groups = 1;
   index_type groups_kept = 1;
@@ -34,6 +36,8 @@ struct sigmoid_top_k {
   void validate(std::int64_t E, std::int64_t K) const {
     require(groups >= 1 && E % groups == 0, "sigmoid_top_k: groups = ", groups,
             " does not divide E = ", E, ": choose a divisor");
+    require(groups <= most_groups || groups_kept == groups, "sigmoid_top_k: groups = ", groups,
+            " must be at most ", most_groups, " where not all are kept: choose wider groups");
     require(groups_kept >= 1 && groups_kept <= groups, "sigmoid_top_k: groups_kept = ", groups_kept,
             " must be in [1, groups = ", groups, "]");
     require(K <= groups_kept * (E / groups), "sigmoid_top_k: K = ", K, " experts do not fit into ",
@@ -49,10 +53,11 @@ struct sigmoid_top_k {
   void route(const ExecutionSpace& space, const router_logits<Accumulate, Device>& from,
              const routing<Accumulate, Device>& to) const {
     const auto self = *this;
-    Kokkos::parallel_for(
-        "lrmoe::sigmoid_top_k::route",
-        Kokkos::RangePolicy<ExecutionSpace>(space, 0, from.logits.extent(0)),
-        KOKKOS_LAMBDA(const std::int64_t t) { self.route_token(from, to, t); });
+    detail::for_each_row(
+        "lrmoe::sigmoid_top_k::route", space, static_cast<std::int64_t>(from.logits.extent(0)),
+        KOKKOS_LAMBDA(const detail::row_lanes<ExecutionSpace>& lanes, const std::int64_t t) {
+          self.route_token(lanes, from, to, t);
+        });
   }
 
   template <class ExecutionSpace, class Unit = detail::translation_unit>
@@ -61,11 +66,10 @@ struct sigmoid_top_k {
                 const matrix_view<const Accumulate, Device>& d_weights,
                 const matrix_view<Accumulate, Device>& d_logits) const {
     const auto self = *this;
-    Kokkos::parallel_for(
-        "lrmoe::sigmoid_top_k::backward",
-        Kokkos::RangePolicy<ExecutionSpace>(space, 0, from.logits.extent(0)),
-        KOKKOS_LAMBDA(const std::int64_t t) {
-          self.differentiate_token(from, chosen, d_weights, d_logits, t);
+    detail::for_each_row(
+        "lrmoe::sigmoid_top_k::backward", space, static_cast<std::int64_t>(from.logits.extent(0)),
+        KOKKOS_LAMBDA(const detail::row_lanes<ExecutionSpace>& lanes, const std::int64_t t) {
+          self.differentiate_token(lanes, from, chosen, d_weights, d_logits, t);
         });
   }
 
@@ -85,15 +89,17 @@ struct sigmoid_top_k {
     return sum;
   }
 
-  KOKKOS_FUNCTION void route_token(const router_logits<Accumulate, Device>& from,
+  template <class Lanes>
+  KOKKOS_FUNCTION void route_token(const Lanes& lanes,
+                                   const router_logits<Accumulate, Device>& from,
                                    const routing<Accumulate, Device>& to, std::int64_t t) const {
     const auto E = static_cast<index_type>(from.logits.extent(1));
     const auto K = static_cast<index_type>(to.experts.extent(1));
     if (from.is_padding(t)) {
-      for (index_type k = 0; k < K; ++k) {
+      lanes.for_each(K, [&](const index_type k) {
         to.experts(t, k) = no_expert;
         to.weights(t, k) = Accumulate(0);
-      }
+      });
       return;
     }
     const index_type width = E / groups;
@@ -117,37 +123,40 @@ struct sigmoid_top_k {
     };
     const auto all = [](index_type) { return true; };
 
-    detail::ranked_expert<Accumulate> last_group{Accumulate(0), no_expert};
+    std::uint64_t kept_groups = 0;
+    auto group = detail::ranked_expert<Accumulate>::start();
     for (index_type i = 0; i < groups_kept && groups_kept < groups; ++i) {
-      last_group = detail::next_expert(groups, last_group, group_score, all);
+      group = detail::next_expert(lanes, groups, group, group_score, all);
+      if (!group.none()) kept_groups |= std::uint64_t{1} << group.id;
     }
     const auto eligible = [&](index_type e) {
-      if (last_group.id == no_expert) return true;
-      const index_type group = e / width;
-      const Accumulate score = group_score(group);
-      return score > last_group.value || (score == last_group.value && group <= last_group.id);
+      return groups_kept == groups || (kept_groups >> (e / width) & 1) != 0;
     };
 
-    Accumulate any_nan = 0;
-    for (index_type e = 0; e < E; ++e) any_nan += biased(e) - biased(e);
-    detail::ranked_expert<Accumulate> chosen{Accumulate(0), no_expert};
+    const auto any_nan = lanes.template sum<Accumulate>(
+        E, [&](const index_type e) { return biased(e) - biased(e); });
+    auto chosen = detail::ranked_expert<Accumulate>::start();
     for (index_type k = 0; k < K; ++k) {
-      if (any_nan == Accumulate(0)) chosen = detail::next_expert(E, chosen, biased, eligible);
-      to.experts(t, k) = any_nan == Accumulate(0) ? chosen.id : k;
+      if (any_nan == Accumulate(0))
+        chosen = detail::next_expert(lanes, E, chosen, biased, eligible);
+      lanes.once([&] { to.experts(t, k) = any_nan == Accumulate(0) ? chosen.id : k; });
     }
     const Accumulate factor = Accumulate(scaling) / normaliser(from, to.experts, t) + any_nan;
-    for (index_type k = 0; k < K; ++k) {
+    lanes.for_each(K, [&](const index_type k) {
       to.weights(t, k) = factor * sigmoid(from.logits(t, to.experts(t, k)));
-    }
+    });
   }
 
-  KOKKOS_FUNCTION void differentiate_token(const router_logits<Accumulate, Device>& from,
+  template <class Lanes>
+  KOKKOS_FUNCTION void differentiate_token(const Lanes& lanes,
+                                           const router_logits<Accumulate, Device>& from,
                                            const routing<Accumulate, Device>& chosen,
                                            const matrix_view<const Accumulate, Device>& d_weights,
                                            const matrix_view<Accumulate, Device>& d_logits,
                                            std::int64_t t) const {
     const auto K = static_cast<index_type>(chosen.experts.extent(1));
-    for (std::size_t e = 0; e < d_logits.extent(1); ++e) d_logits(t, e) = Accumulate(0);
+    const auto E = static_cast<index_type>(d_logits.extent(1));
+    lanes.for_each(E, [&](const index_type e) { d_logits(t, e) = Accumulate(0); });
     if (from.is_padding(t)) return;
     const Accumulate sum = normaliser(from, chosen.experts, t);
     Accumulate mean = 0;  // sum_k dw_k s_k / sum, the share every score takes from the others
@@ -156,12 +165,12 @@ struct sigmoid_top_k {
         mean += d_weights(t, k) * sigmoid(from.logits(t, chosen.experts(t, k))) / sum;
       }
     }
-    for (index_type k = 0; k < K; ++k) {
+    lanes.for_each(K, [&](const index_type k) {
       const index_type e = chosen.experts(t, k);
       const Accumulate s = sigmoid(from.logits(t, e));
       const Accumulate d_score = Accumulate(scaling) * (d_weights(t, k) - mean) / sum;
       d_logits(t, e) = d_score * s * (Accumulate(1) - s);
-    }
+    });
   }
 };
 

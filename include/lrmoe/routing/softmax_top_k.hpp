@@ -34,45 +34,46 @@ struct softmax_top_k {
     const auto E = static_cast<index_type>(from.logits.extent(1));
     const auto K = static_cast<index_type>(to.experts.extent(1));
     const bool renormalise_weights = renormalise;
-    Kokkos::parallel_for(
-        "lrmoe::softmax_top_k::route",
-        Kokkos::RangePolicy<ExecutionSpace>(space, 0, from.logits.extent(0)),
-        KOKKOS_LAMBDA(const std::int64_t t) {
+    detail::for_each_row(
+        "lrmoe::softmax_top_k::route", space, static_cast<std::int64_t>(from.logits.extent(0)),
+        KOKKOS_LAMBDA(const detail::row_lanes<ExecutionSpace>& lanes, const std::int64_t t) {
           if (from.is_padding(t)) {
-            for (index_type k = 0; k < K; ++k) {
+            lanes.for_each(K, [&](const index_type k) {
               to.experts(t, k) = no_expert;
               to.weights(t, k) = Accumulate(0);
-            }
+            });
             return;
           }
           const auto logit = [&](index_type e) { return from.logits(t, e); };
           const auto all = [](index_type) { return true; };
 
-          detail::ranked_expert<Accumulate> chosen{Accumulate(0), no_expert};
+          auto chosen = detail::ranked_expert<Accumulate>::start();
           Accumulate largest = 0;
           Accumulate sum = 0;
           for (index_type k = 0; k < K; ++k) {
-            chosen = detail::next_expert(E, chosen, logit, all);
-            // NaN compares with nothing, so a token of NaN logits runs out of candidates.
-            if (chosen.id == no_expert) break;
+            chosen = detail::next_expert(lanes, E, chosen, logit, all);
+            // NaN is no candidate, so a token of NaN logits runs out of them.
+            if (chosen.none()) break;
             if (k == 0) largest = chosen.value;
             const Accumulate weight = Kokkos::exp(chosen.value - largest);
-            to.experts(t, k) = chosen.id;
-            to.weights(t, k) = weight;
             sum += weight;
+            lanes.once([&] {
+              to.experts(t, k) = chosen.id;
+              to.weights(t, k) = weight;
+            });
           }
-          Accumulate total = 0;
-          for (index_type e = 0; e < E; ++e) total += Kokkos::exp(from.logits(t, e) - largest);
+          const auto total = lanes.template sum<Accumulate>(
+              E, [&](const index_type e) { return Kokkos::exp(from.logits(t, e) - largest); });
           // total is NaN when any logit is: also then the weights must not look valid.
           const Accumulate divisor = renormalise_weights ? sum + (total - total) : total;
-          for (index_type k = 0; k < K; ++k) {
-            if (chosen.id == no_expert) {
+          lanes.for_each(K, [&](const index_type k) {
+            if (chosen.none()) {
               to.experts(t, k) = k;
               to.weights(t, k) = std::numeric_limits<Accumulate>::quiet_NaN();
             } else {
               to.weights(t, k) /= divisor;
             }
-          }
+          });
         });
   }
 
@@ -85,27 +86,34 @@ struct softmax_top_k {
     const auto E = static_cast<index_type>(from.logits.extent(1));
     const auto K = static_cast<index_type>(chosen.experts.extent(1));
     const bool renormalised = renormalise;
-    Kokkos::parallel_for(
-        "lrmoe::softmax_top_k::backward",
-        Kokkos::RangePolicy<ExecutionSpace>(space, 0, from.logits.extent(0)),
-        KOKKOS_LAMBDA(const std::int64_t t) {
-          for (index_type e = 0; e < E; ++e) d_logits(t, e) = Accumulate(0);
-          if (from.is_padding(t)) return;
+    detail::for_each_row(
+        "lrmoe::softmax_top_k::backward", space, static_cast<std::int64_t>(from.logits.extent(0)),
+        KOKKOS_LAMBDA(const detail::row_lanes<ExecutionSpace>& lanes, const std::int64_t t) {
+          const bool padding = from.is_padding(t);
           Accumulate mean = 0;
-          for (index_type k = 0; k < K; ++k) mean += chosen.weights(t, k) * d_weights(t, k);
-          if (!renormalised) {
-            Accumulate largest = from.logits(t, 0);
-            for (index_type e = 1; e < E; ++e) largest = Kokkos::max(largest, from.logits(t, e));
-            Accumulate total = 0;
-            for (index_type e = 0; e < E; ++e) total += Kokkos::exp(from.logits(t, e) - largest);
-            for (index_type e = 0; e < E; ++e) {
+          for (index_type k = 0; k < K && !padding; ++k)
+            mean += chosen.weights(t, k) * d_weights(t, k);
+          if (renormalised || padding) {
+            lanes.for_each(E, [&](const index_type e) { d_logits(t, e) = Accumulate(0); });
+          } else {
+            const auto logit = [&](const index_type e) { return from.logits(t, e); };
+            const Accumulate largest =
+                detail::next_expert(lanes, E, detail::ranked_expert<Accumulate>::start(), logit,
+                                    [](index_type) { return true; })
+                    .value;
+            const auto total = lanes.template sum<Accumulate>(
+                E, [&](const index_type e) { return Kokkos::exp(from.logits(t, e) - largest); });
+            lanes.for_each(E, [&](const index_type e) {
               d_logits(t, e) = -mean * Kokkos::exp(from.logits(t, e) - largest) / total;
+            });
+          }
+          if (padding) return;
+          lanes.once([&] {
+            for (index_type k = 0; k < K; ++k) {
+              const Accumulate centred = renormalised ? d_weights(t, k) - mean : d_weights(t, k);
+              d_logits(t, chosen.experts(t, k)) += chosen.weights(t, k) * centred;
             }
-          }
-          for (index_type k = 0; k < K; ++k) {
-            const Accumulate centred = renormalised ? d_weights(t, k) - mean : d_weights(t, k);
-            d_logits(t, chosen.experts(t, k)) += chosen.weights(t, k) * centred;
-          }
+          });
         });
   }
 };
