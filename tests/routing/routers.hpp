@@ -54,7 +54,7 @@ std::string objection(const lrmoe::routing<Accumulate, device>& given, integer E
     const fixture::array<std::int64_t> first_faulty(1);
     lrmoe::find_faulty_pair(fixture::space_type{}, given, E, first_faulty.vector());
     Kokkos::fence("lrmoe_test::check_routing");
-    const std::int64_t faulty = first_faulty.vector()(0);
+    const std::int64_t faulty = fixture::host_copy(first_faulty.vector())[0];
     if (faulty < static_cast<std::int64_t>(given.experts.size()))
       lrmoe::report_faulty_pair(given, E, faulty);
   });
