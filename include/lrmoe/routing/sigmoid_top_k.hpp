@@ -15,6 +15,7 @@ namespace lrmoe {
 ///   a group's score is the sum of its two largest b; the groups_kept best groups are eligible
 ///   the K largest eligible b are chosen;   w_k = scaling s_k / (sum_j s_j + 1e-20) or scaling s_k
 /// The selection bias steers load without touching the loss: it receives no gradient.
+/// Where not all groups are kept there are at most most_groups of them.
 /// Numerics  as softmax_top_k: NaN in a row makes the token's weights NaN. Deterministic.
 template <class Accumulate, class Device>
 struct sigmoid_top_k {
