@@ -311,6 +311,13 @@ struct scratch_memory {
   lrmoe::workspace<device_type> scratch;
 };
 
+/// What a case needs: a stream of its own, memory for scratch, and fresh numbers.
+struct trial : own_stream, scratch_memory {
+  trial() : scratch_memory(space) {}
+  const std::uint64_t seed = fixture::fresh_seed();
+  fixture::random draw{seed};
+};
+
 /// Message of the lrmoe::error that the call throws; empty if it throws nothing.
 template <class Call>
 std::string error_of(const Call& call) {
@@ -370,23 +377,20 @@ void check_extents(Product& product, const Kokkos::Cuda& space, fixture::random&
 
 template <class Element, class Product>
 void check_product() {
-  const std::uint64_t seed = fixture::fresh_seed();
-  INFO("seed " << seed << ", " << lrmoe::cuda::cublas_type<Element>::name);
-  fixture::random draw(seed);
-  const own_stream own;
-  scratch_memory memory(own.space);
-  Product product(memory.scratch);
-  product.reserve(own.space);
-  CHECK(memory.scratch.size_bytes() == Product::workspace_bytes(own.space));
-  const int64_t allocations = memory.account.allocations();
+  trial at;
+  INFO("seed " << at.seed << ", " << lrmoe::cuda::cublas_type<Element>::name);
+  Product product(at.scratch);
+  product.reserve(at.space);
+  CHECK(at.scratch.size_bytes() == Product::workspace_bytes(at.space));
+  const int64_t allocations = at.account.allocations();
   for (const extents shape : aligned_extents)
-    check_extents<Element>(product, own.space, draw, shape, 0);
+    check_extents<Element>(product, at.space, at.draw, shape, 0);
   for (const extents shape : odd_extents)
-    check_extents<Element>(product, own.space, draw, shape, 0);
-  check_extents<Element>(product, own.space, draw, aligned_extents[0], 1);
-  check_extents<Element>(product, own.space, draw, odd_extents[0], 1);
-  CHECK(memory.account.allocations() == allocations);
-  CHECK(memory.scratch.size_bytes() == Product::workspace_bytes(own.space));
+    check_extents<Element>(product, at.space, at.draw, shape, 0);
+  check_extents<Element>(product, at.space, at.draw, aligned_extents[0], 1);
+  check_extents<Element>(product, at.space, at.draw, odd_extents[0], 1);
+  CHECK(at.account.allocations() == allocations);
+  CHECK(at.scratch.size_bytes() == Product::workspace_bytes(at.space));
 }
 
 /// Many unequal groups, so that lanes overlap and finish in changing order.
@@ -450,16 +454,13 @@ TEMPLATE_TEST_CASE("the loop of cuBLAS products agrees with plain sums and write
 
 TEMPLATE_TEST_CASE("one lane of cuBLAS products serves as well as four", "[cuda][products][loop]",
                    float, lrmoe::bfloat16) {
-  const std::uint64_t seed = fixture::fresh_seed();
-  INFO("seed " << seed);
-  fixture::random draw(seed);
-  const own_stream own;
-  scratch_memory memory(own.space);
-  lrmoe::cuda::basic_cublas_loop<1> one(memory.scratch);
-  check_extents<TestType>(one, own.space, draw, odd_extents[0], 0);
-  lrmoe::cuda::cublas_loop four(memory.scratch);
-  rows_case<TestType> in(draw, all_counts[0], {64, 128}, false, 0, 0);
-  CHECK(same_bits(in.run(one, own.space), in.run(four, own.space)));
+  trial at;
+  INFO("seed " << at.seed);
+  lrmoe::cuda::basic_cublas_loop<1> one(at.scratch);
+  check_extents<TestType>(one, at.space, at.draw, odd_extents[0], 0);
+  lrmoe::cuda::cublas_loop four(at.scratch);
+  rows_case<TestType> in(at.draw, all_counts[0], {64, 128}, false, 0, 0);
+  CHECK(same_bits(in.run(one, at.space), in.run(four, at.space)));
 }
 
 TEMPLATE_TEST_CASE("the grouped cuBLAS product agrees with plain sums or refuses by name",
@@ -477,42 +478,39 @@ TEST_CASE("the own grouped product sums tiles of every size", "[cuda][products][
     WARN("no GPU of compute capability 9.0, or no code for it: not tested");
     return;
   }
-  const std::uint64_t seed = fixture::fresh_seed();
-  INFO("seed " << seed);
-  fixture::random draw(seed);
-  const own_stream own;
-  scratch_memory memory(own.space);
-  lrmoe::cuda::hopper_grouped product(memory.scratch);
+  trial at;
+  INFO("seed " << at.seed);
+  lrmoe::cuda::hopper_grouped product(at.scratch);
   // Results of several tiles both ways, and steps of which the last is whole, or ends with any row or column.
   for (const extents shape : {extents{264, 520}, extents{384, 256}, extents{128, 264}}) {
     counts rows{0, 300, 0, 64, 192, 256};
-    for (int g = 0; g < 6; ++g) rows.push_back(static_cast<index_type>(draw.integer(0, 200)));
+    for (int g = 0; g < 6; ++g) rows.push_back(static_cast<index_type>(at.draw.integer(0, 200)));
     INFO("k " << shape.k << ", n " << shape.n);
     for (const bool transpose : {false, true}) {
-      rows_case<lrmoe::bfloat16> in(draw, rows, shape, transpose, 0, 3);
-      in.check(in.run(product, own.space));
+      rows_case<lrmoe::bfloat16> in(at.draw, rows, shape, transpose, 0, 3);
+      in.check(in.run(product, at.space));
     }
     for (const auto update : both_updates) {
-      sums_case<lrmoe::bfloat16> sums(draw, rows, shape, 0, 3, update);
-      sums.check(sums.run(product, own.space, 2), 2);
+      sums_case<lrmoe::bfloat16> sums(at.draw, rows, shape, 0, 3, update);
+      sums.check(sums.run(product, at.space, 2), 2);
     }
   }
   // One long group, and many groups, most of which are empty.
-  rows_case<lrmoe::bfloat16> tall(draw, {2049}, {72, 136}, false, 0, 0);
-  tall.check(tall.run(product, own.space));
+  rows_case<lrmoe::bfloat16> tall(at.draw, {2049}, {72, 136}, false, 0, 0);
+  tall.check(tall.run(product, at.space));
   counts sparse(lrmoe::cuda::hopper::max_groups, 0);
   for (int i = 0; i < 40; ++i)
-    sparse[static_cast<std::size_t>(draw.integer(0, 3000))] =
-        static_cast<index_type>(draw.integer(1, 90));
-  rows_case<lrmoe::bfloat16> scattered(draw, sparse, {16, 24}, true, 0, 0);
-  scattered.check(scattered.run(product, own.space));
+    sparse[static_cast<std::size_t>(at.draw.integer(0, 3000))] =
+        static_cast<index_type>(at.draw.integer(1, 90));
+  rows_case<lrmoe::bfloat16> scattered(at.draw, sparse, {16, 24}, true, 0, 0);
+  scattered.check(scattered.run(product, at.space));
   for (const auto update : both_updates) {
-    sums_case<lrmoe::bfloat16> scattered_sums(draw, sparse, {16, 24}, 0, 0, update);
-    scattered_sums.check(scattered_sums.run(product, own.space));
+    sums_case<lrmoe::bfloat16> scattered_sums(at.draw, sparse, {16, 24}, 0, 0, update);
+    scattered_sums.check(scattered_sums.run(product, at.space));
   }
   sparse.push_back(1);
-  rows_case<lrmoe::bfloat16> many(draw, sparse, {8, 8}, false, 0, 0);
-  CHECK(contains(error_of([&] { many.run(product, own.space); }), "takes up to 3072 groups"));
+  rows_case<lrmoe::bfloat16> many(at.draw, sparse, {8, 8}, false, 0, 0);
+  CHECK(contains(error_of([&] { many.run(product, at.space); }), "takes up to 3072 groups"));
 }
 
 TEMPLATE_TEST_CASE("the product that chooses agrees with plain sums and refuses nothing",
@@ -535,52 +533,46 @@ TEMPLATE_TEST_CASE("products repeat bit for bit", "[cuda][products]", float, dou
 
 TEST_CASE("more groups than one grouped call takes are multiplied in several",
           "[cuda][products][grouped]") {
-  const std::uint64_t seed = fixture::fresh_seed();
-  INFO("seed " << seed);
-  fixture::random draw(seed);
-  const own_stream own;
-  scratch_memory memory(own.space);
-  lrmoe::cuda::cublas_grouped product(memory.scratch);
-  if (!product.supports<float>(own.space, product_operation::multiply_rows)) {
+  trial at;
+  INFO("seed " << at.seed);
+  lrmoe::cuda::cublas_grouped product(at.scratch);
+  if (!product.supports<float>(at.space, product_operation::multiply_rows)) {
     WARN(product.refusals());
     return;
   }
   counts rows;
-  for (int g = 0; g < 3001; ++g) rows.push_back(static_cast<index_type>(draw.integer(0, 3)));
-  rows_case<float> in(draw, rows, {16, 24}, false, 0, 0);
-  in.check(in.run(product, own.space));
+  for (int g = 0; g < 3001; ++g) rows.push_back(static_cast<index_type>(at.draw.integer(0, 3)));
+  rows_case<float> in(at.draw, rows, {16, 24}, false, 0, 0);
+  in.check(in.run(product, at.space));
   rows.assign(2048, 1);  // whole calls, nothing left over
   rows.insert(rows.end(), 5, 0);
-  rows_case<float> whole(draw, rows, {16, 24}, true, 0, 7);
-  whole.check(whole.run(product, own.space));
+  rows_case<float> whole(at.draw, rows, {16, 24}, true, 0, 7);
+  whole.check(whole.run(product, at.space));
 }
 
 TEST_CASE("what cuBLAS does not support is reported, refused when forced, and computed otherwise",
           "[cuda][products][measured]") {
-  const std::uint64_t seed = fixture::fresh_seed();
-  INFO("seed " << seed);
-  fixture::random draw(seed);
-  const own_stream own;
-  scratch_memory memory(own.space);
-  lrmoe::cuda::measured_product product(memory.scratch);
+  trial at;
+  INFO("seed " << at.seed);
+  lrmoe::cuda::measured_product product(at.scratch);
   product.set_mode(product_mode::rule);
   // Eight bytes past an aligned address: refused by alignment on every version of cuBLAS.
-  rows_case<lrmoe::bfloat16> in(draw, all_counts[4], {64, 128}, false, 4, 0);
-  in.check(in.run(product, own.space));
+  rows_case<lrmoe::bfloat16> in(at.draw, all_counts[4], {64, 128}, false, 4, 0);
+  in.check(in.run(product, at.space));
   CHECK(product.latest() == lrmoe::cuda::product_provider::loop);
   CHECK(contains(product.report(), hopper_available() ? "begin at multiples of 16 bytes"
                                                       : "needs a GPU of compute capability 9.0"));
   product.set_mode(product_mode::grouped);
-  CHECK(error_of([&] { in.run(product, own.space); }) != "");
-  sums_case<lrmoe::bfloat16> sums(draw, all_counts[4], {64, 128}, 0, 0);
+  CHECK(error_of([&] { in.run(product, at.space); }) != "");
+  sums_case<lrmoe::bfloat16> sums(at.draw, all_counts[4], {64, 128}, 0, 0);
   if (!grouped_sums_supported<lrmoe::bfloat16>()) {
     const auto before = sums.before();
-    CHECK(contains(error_of([&] { sums.run(product, own.space); }),
+    CHECK(contains(error_of([&] { sums.run(product, at.space); }),
                    "sum_products of bfloat16 is not supported"));
-    own.space.fence();
+    at.space.fence();
     CHECK(same_bits(sums.before(), before));
     product.set_mode(product_mode::rule);
-    sums.check(sums.run(product, own.space));
+    sums.check(sums.run(product, at.space));
     CHECK(product.latest() == (hopper_available() ? lrmoe::cuda::product_provider::hopper
                                                   : lrmoe::cuda::product_provider::loop));
     CHECK(contains(product.report(), "bfloat16 sum_products: cublas"));
@@ -588,51 +580,45 @@ TEST_CASE("what cuBLAS does not support is reported, refused when forced, and co
 }
 
 TEST_CASE("a forced provider gives the bits of that provider", "[cuda][products][measured]") {
-  const std::uint64_t seed = fixture::fresh_seed();
-  INFO("seed " << seed);
-  fixture::random draw(seed);
-  const own_stream own;
-  scratch_memory memory(own.space);
-  lrmoe::cuda::measured_product product(memory.scratch);
-  lrmoe::cuda::cublas_loop loop(memory.scratch);
-  lrmoe::cuda::cublas_grouped grouped(memory.scratch);
-  rows_case<float> in(draw, all_counts[0], {64, 128}, false, 0, 0);
+  trial at;
+  INFO("seed " << at.seed);
+  lrmoe::cuda::measured_product product(at.scratch);
+  lrmoe::cuda::cublas_loop loop(at.scratch);
+  lrmoe::cuda::cublas_grouped grouped(at.scratch);
+  rows_case<float> in(at.draw, all_counts[0], {64, 128}, false, 0, 0);
   product.set_mode(product_mode::loop);
-  CHECK(same_bits(in.run(product, own.space), in.run(loop, own.space)));
+  CHECK(same_bits(in.run(product, at.space), in.run(loop, at.space)));
   CHECK(product.latest() == lrmoe::cuda::product_provider::loop);
   product.set_mode(product_mode::hopper);
-  CHECK(contains(error_of([&] { in.run(product, own.space); }), "multiplies bfloat16 only"));
+  CHECK(contains(error_of([&] { in.run(product, at.space); }), "multiplies bfloat16 only"));
   if (hopper_available()) {
-    lrmoe::cuda::hopper_grouped hopper(memory.scratch);
-    rows_case<lrmoe::bfloat16> narrow(draw, all_counts[0], {64, 128}, false, 0, 0);
-    const auto expected = narrow.run(hopper, own.space);
+    lrmoe::cuda::hopper_grouped hopper(at.scratch);
+    rows_case<lrmoe::bfloat16> narrow(at.draw, all_counts[0], {64, 128}, false, 0, 0);
+    const auto expected = narrow.run(hopper, at.space);
     for (const auto mode : {product_mode::hopper, product_mode::rule}) {
       product.set_mode(mode);
-      CHECK(same_bits(narrow.run(product, own.space), expected));
+      CHECK(same_bits(narrow.run(product, at.space), expected));
       CHECK(product.latest() == lrmoe::cuda::product_provider::hopper);
     }
   }
-  if (!grouped.supports<float>(own.space, product_operation::multiply_rows)) return;
+  if (!grouped.supports<float>(at.space, product_operation::multiply_rows)) return;
   product.set_mode(product_mode::grouped);
-  CHECK(same_bits(in.run(product, own.space), in.run(grouped, own.space)));
+  CHECK(same_bits(in.run(product, at.space), in.run(grouped, at.space)));
   CHECK(product.latest() == lrmoe::cuda::product_provider::grouped);
 }
 
 TEST_CASE("a measured product adds every call once, decides, and its choice can be kept",
           "[cuda][products][measured]") {
-  const std::uint64_t seed = fixture::fresh_seed();
-  INFO("seed " << seed);
-  fixture::random draw(seed);
-  const own_stream own;
-  scratch_memory memory(own.space);
-  lrmoe::cuda::measured_product product(memory.scratch);
+  trial at;
+  INFO("seed " << at.seed);
+  lrmoe::cuda::measured_product product(at.scratch);
   product.set_mode(product_mode::measured);
   const counts rows{20, 0, 33, 40, 25, 31};
-  sums_case<float> sums(draw, rows, {72, 40}, 0, 0);
-  rows_case<float> in(draw, rows, {72, 40}, false, 0, 0);
-  for (int i = 0; i < 3; ++i) in.check(in.run(product, own.space));
-  sums.check(sums.run(product, own.space, 7), 7);
-  for (int i = 0; i < 3; ++i) in.check(in.run(product, own.space));
+  sums_case<float> sums(at.draw, rows, {72, 40}, 0, 0);
+  rows_case<float> in(at.draw, rows, {72, 40}, false, 0, 0);
+  for (int i = 0; i < 3; ++i) in.check(in.run(product, at.space));
+  sums.check(sums.run(product, at.space, 7), 7);
+  for (int i = 0; i < 3; ++i) in.check(in.run(product, at.space));
   if (!grouped_sums_supported<float>()) return;
   REQUIRE(product.choices().entries().size() == 2);
   for (const auto& each : product.choices().entries()) {
@@ -644,37 +630,34 @@ TEST_CASE("a measured product adds every call once, decides, and its choice can 
   CHECK(contains(product.report(), "float sum_products, n 40, k 72, 4 groups of about 16 rows: "));
 
   std::stringstream file;
-  file << "# " << lrmoe::cuda::describe_device(own.space.cuda_device()).summary() << "\n";
+  file << "# " << lrmoe::cuda::describe_device(at.space.cuda_device()).summary() << "\n";
   product.choices().save(file);
-  lrmoe::cuda::measured_product second(memory.scratch);
+  lrmoe::cuda::measured_product second(at.scratch);
   second.set_mode(product_mode::rule);
   second.choices().load(file);
   REQUIRE(second.choices().entries().size() == 2);
-  const auto in_first = in.run(product, own.space);
-  const auto in_second = in.run(second, own.space);
+  const auto in_first = in.run(product, at.space);
+  const auto in_second = in.run(second, at.space);
   CHECK(same_bits(in_first, in_second));
   CHECK(second.latest() == product.latest());
 }
 
 TEST_CASE("a class of gradients is measured on calls that update them alike",
           "[cuda][products][measured]") {
-  const std::uint64_t seed = fixture::fresh_seed();
-  INFO("seed " << seed);
-  fixture::random draw(seed);
-  const own_stream own;
-  scratch_memory memory(own.space);
-  lrmoe::cuda::measured_product product(memory.scratch);
+  trial at;
+  INFO("seed " << at.seed);
+  lrmoe::cuda::measured_product product(at.scratch);
   product.set_mode(product_mode::measured);
   const counts rows{20, 0, 33, 40, 25, 31};
-  sums_case<float> overwriting(draw, rows, {72, 40}, 0, 0, lrmoe::gradient_update::overwrite);
-  sums_case<float> adding(draw, rows, {72, 40}, 0, 0);
-  overwriting.check(overwriting.run(product, own.space));
-  adding.check(adding.run(product, own.space, 7), 7);
+  sums_case<float> overwriting(at.draw, rows, {72, 40}, 0, 0, lrmoe::gradient_update::overwrite);
+  sums_case<float> adding(at.draw, rows, {72, 40}, 0, 0);
+  overwriting.check(overwriting.run(product, at.space));
+  adding.check(adding.run(product, at.space, 7), 7);
   REQUIRE(product.choices().entries().size() == 1);
   CHECK(product.choices().entries()[0].calls == 1);
-  overwriting.check(overwriting.run(product, own.space, 7), 7);
+  overwriting.check(overwriting.run(product, at.space, 7), 7);
   CHECK(product.choices().entries()[0].decided);
-  adding.check(adding.run(product, own.space, 2), 2);
+  adding.check(adding.run(product, at.space, 2), 2);
   CHECK(product.choices().entries().size() == 1);
 }
 
@@ -710,15 +693,12 @@ TEST_CASE("choices that are not understood are refused with their line", "[cuda]
 
 TEST_CASE("products come after the work enqueued before them and before what follows",
           "[cuda][products]") {
-  const std::uint64_t seed = fixture::fresh_seed();
-  INFO("seed " << seed);
-  fixture::random draw(seed);
-  const own_stream own;
-  scratch_memory memory(own.space);
-  lrmoe::cuda::cublas_loop product(memory.scratch);
+  trial at;
+  INFO("seed " << at.seed);
+  lrmoe::cuda::cublas_loop product(at.scratch);
   const counts rows{30, 50, 20, 0, 70, 60, 10};
-  rows_case<float> in(draw, rows, {64, 96}, false, 0, 0);
-  const auto expected = in.run(product, own.space);
+  rows_case<float> in(at.draw, rows, {64, 96}, false, 0, 0);
+  const auto expected = in.run(product, at.space);
   // The input arrives late on the same stream, and is overwritten right behind the product.
   const int64_t n = 240 * 64;
   Kokkos::View<float*, Kokkos::CudaSpace> late("late", static_cast<std::size_t>(n)),
@@ -731,22 +711,22 @@ TEST_CASE("products come after the work enqueued before them and before what fol
     Kokkos::deep_copy(a, 7.0F);
     Kokkos::fence();
     Kokkos::parallel_for(
-        "slow", Kokkos::RangePolicy<Kokkos::Cuda>(own.space, 0, n), KOKKOS_LAMBDA(int i) {
+        "slow", Kokkos::RangePolicy<Kokkos::Cuda>(at.space, 0, n), KOKKOS_LAMBDA(int i) {
           KOKKOS_IF_ON_DEVICE((const auto start = clock64(); while (clock64() - start < 2000000){}))
           a(i) = late(i);
         });
-    product.multiply_rows(
-        own.space, lrmoe::matrix_view<const float, device_type>(a.data(), 240, 64),
-        offsets.groups(), lrmoe::tensor_view<const float, device_type>(weights.data(), 7, 64, 96),
-        false, lrmoe::matrix_view<float, device_type>(c.data(), 240, 96));
-    Kokkos::deep_copy(own.space, a, 9.0F);
-    own.space.fence();
+    product.multiply_rows(at.space, lrmoe::matrix_view<const float, device_type>(a.data(), 240, 64),
+                          offsets.groups(),
+                          lrmoe::tensor_view<const float, device_type>(weights.data(), 7, 64, 96),
+                          false, lrmoe::matrix_view<float, device_type>(c.data(), 240, 96));
+    Kokkos::deep_copy(at.space, a, 9.0F);
+    at.space.fence();
     const auto got = Kokkos::create_mirror_view_and_copy(Kokkos::HostSpace(), c);
     int wrong = 0;
     for (std::size_t i = 0; i < got.extent(0); ++i) wrong += got(i) != 32.0F;
     CHECK(wrong == 0);
   }
-  CHECK(same_bits(in.run(product, own.space), expected));
+  CHECK(same_bits(in.run(product, at.space), expected));
 }
 
 TEST_CASE("extents that do not fit together are refused before anything is enqueued",
