@@ -14,6 +14,9 @@
 #include <lrmoe/cuda/config.hpp>
 #include <lrmoe/cuda/device.hpp>
 #endif
+#if LRMOE_HAS_CUDA_BACKEND && LRMOE_CUDA_HAS_NCCL
+#include <lrmoe/cuda/exchange/nccl.hpp>
+#endif
 
 #include "ranks/processes.hpp"
 #include "ranks/run.hpp"
@@ -47,12 +50,12 @@ std::string missing([[maybe_unused]] const bench::ranks_options& chosen,
            "exchange: install NCCL (or set NCCL_ROOT) and configure again, or run it without "
            "mpirun, "
            "with all ranks on one GPU";
-#if LRMOE_HAS_CUDA_BACKEND
-  if (const int gpus = lrmoe::cuda::device_count(); started.size_of_node() > gpus)
+#if LRMOE_HAS_CUDA_BACKEND && LRMOE_CUDA_HAS_NCCL
+  if (const int gpus = lrmoe::cuda::device_count();
+      started.size_of_node() > gpus && !lrmoe::cuda::nccl_shares_gpus())
     return fmt::format(
         "{} processes on a machine with {} visible GPU{}: NCCL needs one for each, so start at "
-        "most "
-        "{} there",
+        "most {} there",
         started.size_of_node(), gpus, gpus == 1 ? "" : "s", gpus);
 #endif
   return {};

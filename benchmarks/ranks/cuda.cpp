@@ -36,6 +36,8 @@ void run_as(const ranks_options& chosen, [[maybe_unused]] bool processes,
   if (processes) {
     about.model = "nccl";
     about.machine["nccl"] = nccl_version();
+    // Fewer than ranks: they shared a GPU, and times say nothing of what they take with one each.
+    about.machine["visible_gpus"] = lrmoe::cuda::device_count();
     run_ranks_benchmark<Element, backend>(
         chosen, about,
         gpu_ranks(nccl_ranks(lrmoe::mpi::communicator(MPI_COMM_WORLD), Kokkos::Cuda())));

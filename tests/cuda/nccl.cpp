@@ -4,6 +4,7 @@
 
 #if LRMOE_CUDA_HAS_NCCL
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -207,6 +208,23 @@ std::vector<std::string> on_threads(int R, const std::function<void(int, meeting
   return failures;
 }
 
+/// An environment variable is not set while it lives.
+class without_variable {
+ public:
+  explicit without_variable(const char* name) : name_(name) {
+    if (const char* value = std::getenv(name)) value_ = value;
+    ::unsetenv(name);
+  }
+  without_variable(const without_variable&) = delete;
+  ~without_variable() {
+    if (value_) ::setenv(name_, value_->c_str(), 1);
+  }
+
+ private:
+  const char* name_;
+  std::optional<std::string> value_;
+};
+
 /// Ranks that the machine has GPUs for; warns when that is one.
 int several_ranks() {
   const int R = std::min(lrmoe::cuda::device_count(), 4);
@@ -293,11 +311,17 @@ TEST_CASE("an NCCL communicator of the caller is used and left alone", "[cuda][n
 
 TEST_CASE("two ranks on one GPU are refused before NCCL starts", "[cuda][nccl]") {
   const int device = Kokkos::Cuda().cuda_device();
+  const without_variable strict("NCCL_MULTI_RANK_GPU_ENABLE");
+  CHECK_FALSE(lrmoe::cuda::nccl_shares_gpus());
   const auto failures = on_threads(2, [&](int r, meeting& at) {
     check(cudaSetDevice(device), "selecting a GPU");
     ranks_type(thread_ranks(at, r, 2), Kokkos::Cuda(), patient_s);
   });
-  for (const std::string& each : failures) CHECK(contains(each, "ranks 0 and 1 use the same GPU"));
+  for (const std::string& each : failures) {
+    INFO(each);
+    CHECK(contains(each, "ranks 0 and 1 use the same GPU"));
+    CHECK(contains(each, "NCCL_MULTI_RANK_GPU_ENABLE=1"));
+  }
 }
 
 TEST_CASE("a rank that does not come while the communicator is made is given up",

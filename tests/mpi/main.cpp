@@ -1,6 +1,7 @@
 // Runs Catch2 on every process of an mpirun. The first one prints, for all of them, the totals that
 // scripts/test adds up; the output of another one is shown when something failed there. A program built
-// for GPUs needs one for each process of a node: with fewer it runs nothing and ends with 77.
+// for GPUs needs one for each process of a node, unless NCCL lets them share: with fewer it runs nothing and
+// ends with 77.
 #define CATCH_CONFIG_RUNNER
 #include <algorithm>
 #include <array>
@@ -16,6 +17,7 @@
 
 #if LRMOE_HAS_CUDA_BACKEND
 #include <lrmoe/cuda/device.hpp>
+#include <lrmoe/cuda/exchange/nccl.hpp>
 #endif
 
 #include "totals.hpp"
@@ -60,7 +62,7 @@ int run(int argc, char** argv) {
 constexpr int skipped = 77;  // what CTest is told to take for it
 
 /// Whether every node has a GPU for each of its processes; Kokkos gives a process the GPU with its number
-/// among those of its node. Says so, and why, where that is not so.
+/// among those of its node, counted round. Says so, and why, where that is not so.
 bool enough_gpus() {
   MPI_Comm node = MPI_COMM_NULL;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node);
@@ -74,7 +76,7 @@ bool enough_gpus() {
   } catch (const std::exception& problem) {
     reason = std::string(": ") + problem.what();
   }
-  int enough = processes <= gpus ? 1 : 0;
+  int enough = processes <= gpus || (gpus > 0 && lrmoe::cuda::nccl_shares_gpus()) ? 1 : 0;
   if (enough == 0 && number == 0)
     std::printf("skipped: %d processes and %d GPUs on this node%s\n", processes, gpus,
                 reason.c_str());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <type_traits>
@@ -11,6 +12,17 @@
 #include <lrmoe/exchange/collectives.hpp>
 
 namespace lrmoe::cuda {
+
+/// Whether NCCL lets ranks share a GPU: version 2.30 or later, told so by the environment variable
+/// NCCL_MULTI_RANK_GPU_ENABLE. For trying and testing: their kernels wait for each other in turns. NCCL calls
+/// it experimental, and wants fewer channels (NCCL_MAX_CTAS) where more than two ranks share one.
+inline bool nccl_shares_gpus() {
+  constexpr int first_version = 23000;
+  int version = 0;
+  const char* const asked = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return asked != nullptr && std::strtoll(asked, nullptr, 0) != 0 &&
+         ncclGetVersion(&version) == ncclSuccess && version >= first_version;
+}
 
 /// R processes with a GPU each, over NCCL: device memory. Small host values, and the start, go over a host
 /// communicator with the same ranks.
@@ -33,8 +45,8 @@ namespace lrmoe::cuda {
 template <communicator Host>
 class nccl_communicator {
  public:
-  /// Throws argument_error for a timeout that is not positive, and when two ranks have one GPU or another
-  /// version of NCCL; rank_error when NCCL does not start or a rank does not come.
+  /// Throws argument_error for a timeout that is not positive, for ranks with another version of NCCL, and for
+  /// ranks with one GPU unless each finds nccl_shares_gpus(); rank_error when NCCL does not start or a rank does not come.
   explicit nccl_communicator(Host host, const Kokkos::Cuda& space = Kokkos::Cuda(),
                              double timeout_s = 300.0)
       : host_(std::move(host)) {
@@ -108,6 +120,7 @@ class nccl_communicator {
     ncclUniqueId id;
     cudaUUID_t gpu;
     int version;
+    bool shares_gpus;
     ncclResult_t status;
   };
 
@@ -130,6 +143,7 @@ class nccl_communicator {
     check(cudaGetDeviceProperties(&properties, device), "reading the properties of a GPU");
     mine.gpu = properties.uuid;
     mine.status = ncclGetVersion(&mine.version);
+    mine.shares_gpus = nccl_shares_gpus();
     if (host_.rank() == 0 && mine.status == ncclSuccess) mine.status = ncclGetUniqueId(&mine.id);
     std::vector<introduction> all(static_cast<std::size_t>(host_.size()));
     lrmoe::all_gather(host_, mine, std::span(all));
@@ -142,11 +156,13 @@ class nccl_communicator {
               all[r].version, " on rank ", r, " and ", all[0].version,
               " on rank 0: use one version on all ranks");
       for (std::size_t s = 0; s < r; ++s)
-        require(
-            std::memcmp(&all[r].gpu, &all[s].gpu, sizeof(cudaUUID_t)) != 0,
-            "nccl_communicator: ranks ", s, " and ", r,
-            " use the same GPU: NCCL needs one for each rank (logical::world runs several ranks on "
-            "one)");
+        require(std::memcmp(&all[r].gpu, &all[s].gpu, sizeof(cudaUUID_t)) != 0 ||
+                    (all[r].shares_gpus && all[s].shares_gpus),
+                "nccl_communicator: ranks ", s, " and ", r,
+                " use the same GPU: give each its own, or run them as logical::world in one "
+                "process; to try several processes on one GPU, set NCCL_MULTI_RANK_GPU_ENABLE=1 "
+                "on all with NCCL 2.30 or later (here: ",
+                all[r].version / 10000, ".", all[r].version % 10000 / 100, ")");
     }
     return all[0].id;
   }
