@@ -30,6 +30,7 @@
 #include <lrmoe/experts/parameters.hpp>
 #include <lrmoe/experts/swiglu.hpp>
 #include <lrmoe/memory/budget_refusal.hpp>
+#include <lrmoe/memory/download.hpp>
 #include <lrmoe/memory/expert_works.hpp>
 #include <lrmoe/memory/layer_memory.hpp>
 #include <lrmoe/policies.hpp>
@@ -404,15 +405,11 @@ class moe_layer {
     find_faulty_pair(space, routing_, E, first_faulty);
     order_ = sorter_.sort(space, context_.scratch,
                           matrix_view<const index_type, device_type>(routing_.experts), E);
-    host_offsets_.resize(static_cast<std::size_t>(E + 1));
-    using host_offsets_view =
-        Kokkos::View<index_type*, Kokkos::LayoutRight, Kokkos::HostSpace, Kokkos::MemoryUnmanaged>;
-    Kokkos::deep_copy(space, host_offsets_view(host_offsets_.data(), host_offsets_.size()),
-                      order_.offsets);
-    std::int64_t faulty = 0;
-    Kokkos::deep_copy(space, faulty, Kokkos::subview(first_faulty, 0));
+    const auto counted = download(space, order_.offsets, counted_);
+    const auto faulty = download(space, first_faulty, verdict_for_host_);
     space.fence("lrmoe::moe_layer: counts and the verdict on the routing");
-    if (faulty < tokens_ * K) report_faulty_pair(routing_, E, faulty);
+    if (faulty(0) < tokens_ * K) report_faulty_pair(routing_, E, faulty(0));
+    host_offsets_.assign(counted.data(), counted.data() + counted.size());
   }
 
   void check_forward(const const_element_matrix& x, const router_input& input,
@@ -584,6 +581,9 @@ class moe_layer {
       use.token_sketch =
           scratch["moe_layer::token_sketch"].template matrix<accumulate_type>(T, call_.sketch_size);
     }
+    reported_.template vector<report_totals>(1);
+    histogram_for_host_.template vector<index_type>(
+        static_cast<std::int64_t>(selector_.histogram().size()));
     exchange_.begin_backward(D, call_.saved == saved_activations::save ? F : 0, call_.pairs, M);
     return use;
   }
@@ -696,18 +696,11 @@ class moe_layer {
   void finish_report(const vector_view<report_totals, device_type>& on_device,
                      backward_report& report) {
     const auto& space = context_.space;
-    report_totals found;
-    Kokkos::deep_copy(space, found, Kokkos::subview(on_device, 0));
-    const auto histogram = selector_.histogram();
-    if (call_.history) {
-      host_histogram_.resize(histogram.size());
-      using host_view = Kokkos::View<index_type**, Kokkos::LayoutRight, Kokkos::HostSpace,
-                                     Kokkos::MemoryUnmanaged>;
-      Kokkos::deep_copy(space,
-                        host_view(host_histogram_.data(), histogram.extent(0), histogram.extent(1)),
-                        histogram);
-    }
+    const auto arrived = download(space, on_device, reported_);
+    const auto histogram = download(space, selector_.histogram(), histogram_for_host_);
     space.fence("lrmoe::moe_layer: report");
+    const report_totals& found = arrived(0);
+    host_histogram_.assign(histogram.data(), histogram.data() + histogram.size());
     report.pairs = call_.pairs;
     report.pairs_kept = call_.kept;
     report.certified = found.certified;
@@ -757,6 +750,8 @@ class moe_layer {
          {&experts_, &routing_weights_, &verdict_, &shared_offsets_, &report_totals_}) {
       bytes += held->size_bytes();
     }
+    for (const auto* held : {&counted_, &verdict_for_host_, &reported_, &histogram_for_host_})
+      bytes += held->size_bytes();
     return bytes;
   }
   std::int64_t saved_bytes() const {
@@ -798,6 +793,10 @@ class moe_layer {
     return {context_.space, context_.memory, memory_category::token_buffers,
             std::string("moe_layer::") + name};
   }
+  buffer<landing_device<device_type>> landing_buffer(const char* name) {
+    return {context_.space, context_.memory, memory_category::token_buffers,
+            std::string("moe_layer::") + name};
+  }
   buffer<device_type> saved_buffer(const char* name) {
     return {context_.space, context_.memory, memory_category::saved_activations,
             std::string("moe_layer::") + name};
@@ -814,6 +813,10 @@ class moe_layer {
   buffer<device_type> verdict_ = token_buffer("verdict");
   buffer<device_type> shared_offsets_ = token_buffer("shared_offsets");
   buffer<device_type> report_totals_ = token_buffer("report");
+  buffer<landing_device<device_type>> counted_ = landing_buffer("counted");
+  buffer<landing_device<device_type>> verdict_for_host_ = landing_buffer("verdict_for_host");
+  buffer<landing_device<device_type>> reported_ = landing_buffer("reported");
+  buffer<landing_device<device_type>> histogram_for_host_ = landing_buffer("histogram_for_host");
   buffer<device_type> saved_pre_ = saved_buffer("pre");
   buffer<device_type> saved_norms_ = saved_buffer("activation_norms");
   buffer<device_type> saved_shared_pre_ = saved_buffer("shared_pre");

@@ -65,10 +65,10 @@ TEST_CASE("pairs are ordered by expert and, within an expert, by pair", "[compac
   struct size {
     integer T, K, E;
   };
-  // Calls of growing and shrinking size reuse one sorter; sizes straddle the chunk of 1024 pairs.
+  // Calls of growing and shrinking size reuse one sorter; sizes straddle chunks of 64 pairs.
   for (const auto& [T, K, E] :
-       {size{16, 2, 4}, size{1023, 1, 7}, size{1024, 1, 7}, size{1025, 1, 7}, size{700, 6, 64},
-        size{3, 3, 3}, size{1, 1, 1}, size{2000, 1, 1}, size{5, 4, 300}}) {
+       {size{16, 2, 4}, size{63, 1, 7}, size{64, 1, 7}, size{65, 1, 7}, size{1025, 1, 7},
+        size{700, 6, 64}, size{3, 3, 3}, size{1, 1, 1}, size{2000, 1, 1}, size{5, 4, 300}}) {
     INFO("T = " << T << ", K = " << K << ", E = " << E);
     const auto experts = draw.routes(T, K, E);
     check_against_plain_loops(sort(experts, T, K, E), experts, E);

@@ -31,31 +31,35 @@ class expert_sorter {
 
   /// Sort the pairs of `experts` (T, K). A pair whose id is outside [0, E) does not exist.
   /// Chunks of pairs count their experts, one scan turns all counts into first rows, and the chunks
-  /// place their pairs: no atomics, hence the same order on every backend.
+  /// place their pairs, each behind those of its expert that come before it in the chunk: no atomics,
+  /// hence the same order on every backend.
   /// Order     asynchronous on the space
-  /// Cost      counters<ExecutionSpace>(P, E) of scratch, two passes over the ids
+  /// Cost      counters(P, E) of scratch; E P comparisons, which the lanes of a GPU share
   template <class ExecutionSpace, class Unit = detail::translation_unit>
   expert_order<Device> sort(const ExecutionSpace& space, workspace<Device>& scratch,
                             const matrix_view<const index_type, Device>& experts, std::int64_t E) {
     const auto P = static_cast<std::int64_t>(experts.size());
     const auto K = static_cast<index_type>(experts.extent(1));
-    constexpr std::int64_t chunk = pairs_of_thread<ExecutionSpace>;
-    const std::int64_t num_chunks = chunks<ExecutionSpace>(P);
+    constexpr std::int64_t chunk = pairs_of_chunk;
+    const std::int64_t num_chunks = chunks(P);
     const expert_order<Device> order{
         offsets_.template vector<index_type>(E + 1), pair_of_row_.template vector<index_type>(P),
         token_of_row_.template vector<index_type>(P), row_of_pair_.template vector<index_type>(P)};
     const auto next_row =
         scratch["expert_sorter::next_row"].template matrix<index_type>(E, num_chunks);
     const vector_view<const index_type, Device> expert_of_pair(experts.data(), P);
+    using lanes_type = detail::row_lanes<ExecutionSpace>;
 
-    Kokkos::parallel_for(
-        "lrmoe::expert_sorter::count", Kokkos::RangePolicy<ExecutionSpace>(space, 0, num_chunks),
-        KOKKOS_LAMBDA(const std::int64_t c) {
-          for (std::int64_t e = 0; e < E; ++e) next_row(e, c) = 0;
-          for (std::int64_t p = c * chunk; p < Kokkos::min(P, (c + 1) * chunk); ++p) {
-            const index_type e = expert_of_pair(p);
-            if (e >= 0 && e < E) ++next_row(e, c);
-          }
+    detail::for_each_row(
+        "lrmoe::expert_sorter::count", space, num_chunks,
+        KOKKOS_LAMBDA(const lanes_type& lanes, const std::int64_t c) {
+          const index_type* ids = &expert_of_pair(c * chunk);
+          const auto pairs = static_cast<int>(Kokkos::min(P - c * chunk, chunk));
+          lanes.for_each(static_cast<index_type>(E), [&](const index_type e) {
+            index_type count = 0;
+            for (int i = 0; i < pairs; ++i) count += ids[i] == e ? 1 : 0;
+            next_row(e, c) = count;
+          });
         });
     // One step past the last counter delivers the total. With no pair there is no counter either.
     Kokkos::parallel_scan(
@@ -76,26 +80,30 @@ class expert_sorter {
           sum += count;
         });
     if (P == 0) Kokkos::deep_copy(space, order.offsets, 0);
-    Kokkos::parallel_for(
-        "lrmoe::expert_sorter::place", Kokkos::RangePolicy<ExecutionSpace>(space, 0, num_chunks),
-        KOKKOS_LAMBDA(const std::int64_t c) {
-          for (std::int64_t p = c * chunk; p < Kokkos::min(P, (c + 1) * chunk); ++p) {
-            const index_type e = expert_of_pair(p);
-            const index_type row = e >= 0 && e < E ? next_row(e, c)++ : no_expert;
+    detail::for_each_row(
+        "lrmoe::expert_sorter::place", space, num_chunks,
+        KOKKOS_LAMBDA(const lanes_type& lanes, const std::int64_t c) {
+          const index_type* ids = &expert_of_pair(c * chunk);
+          const auto pairs = static_cast<index_type>(Kokkos::min(P - c * chunk, chunk));
+          lanes.for_each(pairs, [&](const index_type i) {
+            const index_type e = ids[i];
+            const auto p = static_cast<index_type>(c * chunk + i);
+            if (e < 0 || e >= E) {
+              order.row_of_pair(p) = no_expert;
+              return;
+            }
+            index_type row = next_row(e, c);
+            for (index_type j = 0; j < i; ++j) row += ids[j] == e ? 1 : 0;
             order.row_of_pair(p) = row;
-            if (row == no_expert) continue;
-            order.pair_of_row(row) = static_cast<index_type>(p);
-            order.token_of_row(row) = static_cast<index_type>(p) / K;
-          }
+            order.pair_of_row(row) = p;
+            order.token_of_row(row) = p / K;
+          });
         });
     return order;
   }
 
   /// Counters that sorting P pairs of E experts takes from the workspace.
-  template <class ExecutionSpace>
-  static std::int64_t counters(std::int64_t P, std::int64_t E) {
-    return E * chunks<ExecutionSpace>(P);
-  }
+  static std::int64_t counters(std::int64_t P, std::int64_t E) { return E * chunks(P); }
 
   std::int64_t size_bytes() const {
     return offsets_.size_bytes() + pair_of_row_.size_bytes() + token_of_row_.size_bytes() +
@@ -103,12 +111,10 @@ class expert_sorter {
   }
 
  private:
-  // A thread of a GPU is slow and one of thousands.
-  template <class ExecutionSpace>
-  static constexpr std::int64_t pairs_of_thread = detail::on_gpu<ExecutionSpace> ? 64 : 1024;
-  template <class ExecutionSpace>
+  // Two pairs for each lane of a warp; counters are then a sixteenth of a byte for each pair and expert.
+  static constexpr std::int64_t pairs_of_chunk = 64;
   static constexpr std::int64_t chunks(std::int64_t P) {
-    return (P + pairs_of_thread<ExecutionSpace> - 1) / pairs_of_thread<ExecutionSpace>;
+    return (P + pairs_of_chunk - 1) / pairs_of_chunk;
   }
 
   buffer<Device> offsets_;

@@ -47,9 +47,9 @@ memory_use layer_memory(const typename Backend::execution_space& space, const la
   auto& scratch = use[memory_category::workspace];
   buffers = indices(P) + reals(P)                                      // routing
             + indices(E + 1 + 3 * P) + bytes(1, sizeof(std::int64_t))  // order, verdict
+            + indices(E + 1) + bytes(1, sizeof(std::int64_t))          // of these, for the host
             + indices(F_shared > 0 ? 2 : 0);
-  scratch = indices(expert_sorter<typename Backend::device_type>::template counters<
-                    typename Backend::execution_space>(P, E)) +
+  scratch = indices(expert_sorter<typename Backend::device_type>::counters(P, E)) +
             elements(most * D) + elements(T_shared * D)          // rows of y, later of dx
             + elements(std::max(most * F, T_shared * F_shared))  // h
             + Backend::expert_operations::template scratch_bytes<Element>(
@@ -78,11 +78,12 @@ memory_use layer_memory(const typename Backend::execution_space& space, const la
                  floats(M) + elements(carried.moved_away * (D + (with_pre ? 2 * F : 0)));
     }
   }
-  buffers += indices(H + 1 + M) + floats(M + N) + bytes(1, sizeof(report_totals));  // selection
-  saved += floats(N) + elements(T * 2 * F_shared);                           // ||h||, shared g, u
-  scratch += elements(std::max(kept_here * 2 * F, T_shared * 2 * F_shared))  // [dg du]
-             + indices(M) + reals(M) + indices(P)                            // kept pairs
-             + reals(M + P);                                                 // dw
+  buffers += indices(H + 1 + M) + floats(M + N)     // selection
+             + bytes(2, sizeof(report_totals));     // on the device and for the host
+  saved += floats(N) + elements(T * 2 * F_shared);  // ||h||, shared g, u
+  scratch += elements(std::max(kept_here * 2 * F, T_shared * 2 * F_shared))      // [dg du]
+             + indices(M) + reals(M) + indices(P)                                // kept pairs
+             + reals(M + P);                                                     // dw
   if (!Backend::expert_operations::gathers) scratch += elements(kept_here * D);  // packed dO
   if (call.scores) {
     buffers += bytes(H, sizeof(certificate));
@@ -92,7 +93,7 @@ memory_use layer_memory(const typename Backend::execution_space& space, const la
     const std::int64_t drawn = carried.many ? kept_here : std::max(call.kept_dx, call.kept_dw);
     scratch += floats(call.x_rows()) + bytes(drawn, sizeof(double));
   }
-  if (call.history) buffers += indices(H * size_bins::count);
+  if (call.history) buffers += indices(2 * H * size_bins::count);
 
   const std::int64_t dropped = call.router == router_gradient::exact ? N - M : 0;
   switch (call.saved) {
