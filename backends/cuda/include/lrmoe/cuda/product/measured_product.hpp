@@ -150,11 +150,12 @@ class measured_product : public typed_products<measured_product> {
   product_provider by_rule(const Kokkos::Cuda& space, const grouped_gemm& gemm,
                            const row_groups<device_type>& groups) {
     constexpr std::int64_t few_groups = 4;
-    constexpr double large_flops = 1e10;
     const std::int64_t used = groups.used();
     const double flops = gemm.flops(groups.rows()) / static_cast<double>(used);
-    if (used <= few_groups || flops >= large_flops) return product_provider::loop;
-    if (supports(product_provider::hopper, space, gemm, groups)) return product_provider::hopper;
+    if (used <= few_groups) return product_provider::loop;
+    const double own_flops = !gemm.sums_rows() ? 3e10 : gemm.adds ? 1e10 : 1e11;
+    if (flops < own_flops && supports(product_provider::hopper, space, gemm, groups))
+      return product_provider::hopper;
     const double few_flops = gemm.in == CUDA_R_16BF ? 2.2e9 : 1.5e8;
     return flops < few_flops && supports(product_provider::grouped, space, gemm, groups)
                ? product_provider::grouped
