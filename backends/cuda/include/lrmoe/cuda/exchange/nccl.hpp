@@ -46,7 +46,8 @@ template <communicator Host>
 class nccl_communicator {
  public:
   /// Throws argument_error for a timeout that is not positive, for ranks with another version of NCCL, and for
-  /// ranks with one GPU unless each finds nccl_shares_gpus(); rank_error when NCCL does not start or a rank does not come.
+  /// ranks with one GPU unless each finds nccl_shares_gpus(); rank_error when NCCL does not start or a rank
+  /// does not come.
   explicit nccl_communicator(Host host, const Kokkos::Cuda& space = Kokkos::Cuda(),
                              double timeout_s = 300.0)
       : host_(std::move(host)) {
