@@ -789,11 +789,8 @@ class moe_layer {
     throw memory_error(detail::budget_refusal(context_.memory, shape_, call, available, need));
   }
 
-  buffer<device_type> token_buffer(const char* name) {
-    return {context_.space, context_.memory, memory_category::token_buffers,
-            std::string("moe_layer::") + name};
-  }
-  buffer<landing_device<device_type>> landing_buffer(const char* name) {
+  template <class Where = device_type>
+  buffer<Where> token_buffer(const char* name) {
     return {context_.space, context_.memory, memory_category::token_buffers,
             std::string("moe_layer::") + name};
   }
@@ -801,6 +798,8 @@ class moe_layer {
     return {context_.space, context_.memory, memory_category::saved_activations,
             std::string("moe_layer::") + name};
   }
+
+  using landing = landing_device<device_type>;
 
   context<Backend>& context_;
   typename context<Backend>::registration registration_;
@@ -813,10 +812,10 @@ class moe_layer {
   buffer<device_type> verdict_ = token_buffer("verdict");
   buffer<device_type> shared_offsets_ = token_buffer("shared_offsets");
   buffer<device_type> report_totals_ = token_buffer("report");
-  buffer<landing_device<device_type>> counted_ = landing_buffer("counted");
-  buffer<landing_device<device_type>> verdict_for_host_ = landing_buffer("verdict_for_host");
-  buffer<landing_device<device_type>> reported_ = landing_buffer("reported");
-  buffer<landing_device<device_type>> histogram_for_host_ = landing_buffer("histogram_for_host");
+  buffer<landing> counted_ = token_buffer<landing>("counted");
+  buffer<landing> verdict_for_host_ = token_buffer<landing>("verdict_for_host");
+  buffer<landing> reported_ = token_buffer<landing>("reported");
+  buffer<landing> histogram_for_host_ = token_buffer<landing>("histogram_for_host");
   buffer<device_type> saved_pre_ = saved_buffer("pre");
   buffer<device_type> saved_norms_ = saved_buffer("activation_norms");
   buffer<device_type> saved_shared_pre_ = saved_buffer("shared_pre");
