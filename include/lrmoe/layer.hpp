@@ -759,10 +759,9 @@ class moe_layer {
            saved_sketch_.size_bytes() + exchange_.saved_bytes();
   }
 
-  /// Bytes that this layer may hold under the ledger's budget, beside what others hold.
+  /// Bytes that this layer may hold under the ledger's budget, which there must be, beside what others hold.
   std::int64_t available_bytes() const {
     const auto& memory = context_.memory;
-    if (memory.budget_bytes() == 0) return std::numeric_limits<std::int64_t>::max();
     const std::int64_t own = token_buffer_bytes() + saved_bytes() + context_.scratch.size_bytes();
     return memory.budget_bytes() - (memory.live_bytes() - own);
   }
@@ -781,6 +780,7 @@ class moe_layer {
 
   /// Throws memory_error when a call does not fit, with what it needs and what would fit.
   void require_budget(const layer_call& call) const {
+    if (context_.memory.budget_bytes() == 0) return;
     const std::int64_t available = available_bytes();
     const auto need = [&](const layer_call& of) {
       return layer_memory<Element, Backend>(context_.space, shape_, of);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include <lrmoe/cuda/device_guard.hpp>
 
@@ -80,6 +81,21 @@ inline int device_count() {
         "host backend");
   check(status, "looking for NVIDIA GPUs");
   return count;
+}
+
+/// The first number of a GPU's compute capability. All GPUs are asked once, because plans ask often; Kokkos
+/// knows the properties of its default device only.
+/// Throws    as device_count
+inline int compute_capability_major(int index) {
+  static const std::vector<int> of_all = [] {
+    std::vector<int> majors(static_cast<std::size_t>(device_count()));
+    for (std::size_t i = 0; i < majors.size(); ++i)
+      check(cudaDeviceGetAttribute(&majors[i], cudaDevAttrComputeCapabilityMajor,
+                                   static_cast<int>(i)),
+            "reading the compute capability of a GPU");
+    return majors;
+  }();
+  return of_all[static_cast<std::size_t>(index)];
 }
 
 /// Throws    as device_count; argument_error for an index that is not in [0, device_count())

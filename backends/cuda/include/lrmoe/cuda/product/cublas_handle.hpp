@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <utility>
 
+#include <lrmoe/cuda/device.hpp>
 #include <lrmoe/cuda/device_guard.hpp>
 #include <lrmoe/cuda/product/grouped_gemm.hpp>
 #include <lrmoe/memory/workspace.hpp>
@@ -81,11 +82,7 @@ class cublas_workspace {
  public:
   /// Bytes of one handle: what cuBLAS itself would take on the device.
   static std::int64_t handle_bytes(const Kokkos::Cuda& space) {
-    // Kokkos knows the properties of its default device only.
-    int major = 0;
-    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, space.cuda_device()),
-          "reading the compute capability of a GPU");
-    return std::int64_t{major >= 9 ? 32 : 4} << 20;
+    return std::int64_t{compute_capability_major(space.cuda_device()) >= 9 ? 32 : 4} << 20;
   }
   static std::int64_t bytes(const Kokkos::Cuda& space, int handles) {
     return handles * handle_bytes(space) + alignment;
