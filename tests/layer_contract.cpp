@@ -367,7 +367,7 @@ TEST_CASE("kernels carry the library's labels and the steps of a pass are profil
   for (const char* expected : {
          "lrmoe::softmax_top_k::route", "lrmoe::softmax_top_k::backward",
 #if LRMOE_HAS_CUDA_BACKEND
-             "lrmoe::gather_rows::copy", "lrmoe::swiglu_rows::forward",
+             "lrmoe::spread_rows::copy", "lrmoe::swiglu_rows::forward",
              "lrmoe::swiglu_rows::backward",
 #else
         "lrmoe::gate_up::tile", "lrmoe::down::tile", "lrmoe::down_backward::tile",

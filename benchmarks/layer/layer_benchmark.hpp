@@ -492,8 +492,8 @@ class layer_benchmark {
   /// The five operations with all pairs of a routing as rows, as the exact layer calls them.
   void add_products(const routed& routing) {
     using rows = lrmoe::gathered_rows<Element, device>;
-    const rows x{problem_.x, routing.token_of_row};
-    const rows d_out{problem_.d_out, routing.token_of_row};
+    const rows x{problem_.x, routing.token_of_row, routing.row_of_pair};
+    const rows d_out{problem_.d_out, routing.token_of_row, routing.row_of_pair};
     const lrmoe::row_groups<device> groups = routing.groups();
     auto& operations = context_.operations;
     const auto& space = context_.space;

@@ -101,6 +101,7 @@ struct routed_tokens {
   matrix<Real, Device> logits;              // (T, E)
   vector<index_type, Device> offsets;       // (E+1)
   vector<index_type, Device> token_of_row;  // (P)
+  vector<index_type, Device> row_of_pair;   // (P)
 
   routed_tokens(const skew& wanted, std::int64_t T, std::int64_t E, std::int64_t K)
       : kind(wanted), counts(wanted.counts(T, E, K)), host_offsets{0}, logits("logits", T, E) {
@@ -113,13 +114,15 @@ struct routed_tokens {
     Kokkos::deep_copy(logits, host_logits);
     for (const auto count : counts)
       host_offsets.push_back(host_offsets.back() + static_cast<index_type>(count));
-    std::vector<index_type> next(host_offsets), tokens(experts.size());
-    for (std::int64_t p = 0; p < T * K; ++p) {
-      const auto expert = static_cast<std::size_t>(experts[static_cast<std::size_t>(p)]);
-      tokens[static_cast<std::size_t>(next[expert]++)] = static_cast<index_type>(p / K);
+    std::vector<index_type> next(host_offsets), tokens(experts.size()), rows(experts.size());
+    for (std::size_t p = 0; p < experts.size(); ++p) {
+      rows[p] = next[static_cast<std::size_t>(experts[p])]++;
+      tokens[static_cast<std::size_t>(rows[p])] =
+          static_cast<index_type>(static_cast<std::int64_t>(p) / K);
     }
     offsets = device_copy<Device>("offsets", host_offsets);
     token_of_row = device_copy<Device>("token_of_row", tokens);
+    row_of_pair = device_copy<Device>("row_of_pair", rows);
   }
 
   /// All pairs as rows, grouped by expert.

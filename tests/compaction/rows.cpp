@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <numeric>
+
 #include <lrmoe/compaction/dropped_pairs.hpp>
 #include <lrmoe/compaction/gather_rows.hpp>
 #include <lrmoe/compaction/scale_rows.hpp>
@@ -40,6 +43,47 @@ TEST_CASE("gathered rows are copies in the order of the index", "[compaction]") 
     for (integer d = 0; d < columns; ++d)
       CHECK(got[static_cast<std::size_t>(i * columns + d)] ==
             values[static_cast<std::size_t>(index[static_cast<std::size_t>(i)] * columns + d)]);
+  CHECK(out.guards_intact());
+}
+
+TEMPLATE_TEST_CASE("rows are spread to their places in the packed range, and nowhere else",
+                   "[compaction]", float, lrmoe::bfloat16) {
+  const auto seed = fixture::fresh_seed();
+  INFO("LRMOE_TEST_SEED=" << seed);
+  fixture::random draw(seed);
+  // On a GPU eight places are known at a time, and rows of whole chunks of 16 bytes move by them.
+  const integer R = draw.integer(0, 40), C = draw.integer(1, 19);
+  const integer columns = GENERATE(3, 8, 64, 1048);
+  const integer first = draw.integer(0, 5);
+  const auto values = draw.normal(R * columns, 1.0, fixture::format_of<TestType>());
+  std::vector<integer> rank(static_cast<std::size_t>(R * C));
+  std::iota(rank.begin(), rank.end(), 0);
+  for (std::size_t i = rank.size(); i > 1; --i)
+    std::swap(rank[i - 1],
+              rank[static_cast<std::size_t>(draw.integer(0, static_cast<integer>(i) - 1))]);
+  // Some rows have no place at all; some places lie before the range or behind it.
+  std::vector<index_type> places;
+  for (integer p = 0; p < R * C; ++p) {
+    const bool none = (p / C) % 5 == 0 || draw.integer(0, 3) == 0;
+    places.push_back(none ? lrmoe::no_expert
+                          : static_cast<index_type>(rank[static_cast<std::size_t>(p)]));
+  }
+  const integer S = std::max<integer>(R * C - 2 * first, 0);
+  std::vector<double> expected(static_cast<std::size_t>(S * columns), -7.0);
+  for (integer p = 0; p < R * C; ++p) {
+    const integer place = places[static_cast<std::size_t>(p)] - first;
+    if (places[static_cast<std::size_t>(p)] == lrmoe::no_expert || place < 0 || place >= S)
+      continue;
+    std::copy_n(values.begin() + p / C * columns, columns, expected.begin() + place * columns);
+  }
+  const array<TestType> rows(values);
+  const array<index_type> at(places);
+  const array<TestType> out(std::vector<double>(expected.size(), -7.0));
+  lrmoe::spread_rows(fixture::space_type{},
+                     lrmoe::matrix_view<const TestType, device>(rows.matrix(R, columns)),
+                     fixture::constant(at.vector()), first, out.matrix(S, columns));
+  Kokkos::fence("lrmoe_test::spread_rows");
+  CHECK(out.values() == expected);
   CHECK(out.guards_intact());
 }
 

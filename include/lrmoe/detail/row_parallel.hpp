@@ -2,6 +2,10 @@
 #pragma once
 
 #include <string>
+#include <type_traits>
+#include <utility>
+
+#include <Kokkos_Array.hpp>
 
 #include <lrmoe/detail/row_blocks.hpp>
 
@@ -63,6 +67,16 @@ struct first_of {
   KOKKOS_FUNCTION bool references_scalar() const { return true; }
 };
 
+/// Numbers of a row that are looked at several times. A lane of a GPU keeps its first ones; all others are
+/// asked for again, on a processor too, where they are near.
+template <class ValueOf, int kept>
+struct row_values {
+  using value_type = std::remove_cvref_t<decltype(std::declval<ValueOf>()(index_type{}))>;
+  index_type size;
+  ValueOf value_of;
+  Kokkos::Array<value_type, kept> of_lane;
+};
+
 /// The lanes that share a row: on a processor a single one.
 template <class ExecutionSpace, bool Gpu = on_gpu<ExecutionSpace>>
 class row_lanes {
@@ -93,11 +107,16 @@ class row_lanes {
     return total;
   }
 
-  /// to[d] = from[d]
-  template <class Element>
-  KOKKOS_FORCEINLINE_FUNCTION void copy(const Element* from, Element* to, std::int64_t columns,
-                                        bool /* chunked */) const {
-    for (std::int64_t d = 0; d < columns; ++d) to[d] = from[d];
+  /// to(i)[d] = from[d] for i in [0, n), but where to(i) is null. A lane of a GPU loads what it has of the row
+  /// before it stores, and fills one copy after the other.
+  template <class Element, class To>
+  KOKKOS_FORCEINLINE_FUNCTION void copy(const Element* from, std::int64_t columns,
+                                        bool /* chunked */, index_type n, const To& to) const {
+    for (index_type i = 0; i < n; ++i) {
+      Element* const row = to(i);
+      if (row == nullptr) continue;
+      for (std::int64_t d = 0; d < columns; ++d) row[d] = from[d];
+    }
   }
 
   /// The sum of the row's squares, known to every lane.
@@ -133,12 +152,29 @@ class row_lanes {
     return total;
   }
 
-  /// The one of candidate(i), i in [0, n), that is before() all others, known to every lane; Candidate{}, which
-  /// comes last in that order, where there is none.
-  template <class Candidate, class CandidateOf>
-  KOKKOS_FORCEINLINE_FUNCTION Candidate first(index_type n, const CandidateOf& candidate) const {
+  /// The numbers value_of(i), i in [0, n), to be looked at several times.
+  template <class ValueOf>
+  KOKKOS_FORCEINLINE_FUNCTION row_values<ValueOf, 0> values(index_type n,
+                                                            const ValueOf& value_of) const {
+    return {n, value_of, {}};
+  }
+
+  /// The sum of term(i, value) over values, known to every lane.
+  template <class ValueOf, int kept, class Term>
+  KOKKOS_FORCEINLINE_FUNCTION auto sum(const row_values<ValueOf, kept>& values,
+                                       const Term& term) const {
+    typename row_values<ValueOf, kept>::value_type total = 0;
+    for (index_type i = 0; i < values.size; ++i) total += term(i, values.value_of(i));
+    return total;
+  }
+
+  /// The one of candidate(i, value) over values that is before() all others, known to every lane; Candidate{},
+  /// which comes last in that order, where there is none.
+  template <class Candidate, class Values, class CandidateOf>
+  KOKKOS_FORCEINLINE_FUNCTION Candidate first(const Values& values,
+                                              const CandidateOf& candidate) const {
     Candidate best{};
-    for (index_type i = 0; i < n; ++i) keep_first(candidate(i), best);
+    for (index_type i = 0; i < values.size; ++i) keep_first(candidate(i, values.value_of(i)), best);
     return best;
   }
 };
@@ -181,13 +217,16 @@ class row_lanes<ExecutionSpace, true> {
     return total;
   }
 
-  template <class Element>
-  KOKKOS_FORCEINLINE_FUNCTION void copy(const Element* from, Element* to, std::int64_t columns,
-                                        bool chunked) const {
+  template <class Element, class To>
+  KOKKOS_FORCEINLINE_FUNCTION void copy(const Element* from, std::int64_t columns, bool chunked,
+                                        index_type n, const To& to) const {
     Kokkos::parallel_for(Kokkos::ThreadVectorRange(team_, warp), [&](const int lane) {
-      walk<Element, 4>(
-          lane, columns, chunked,
-          [&](const auto& block, const auto& chunk) { block.put(to, chunk); }, from);
+      if (chunked) {
+        copy_blocks<lane_block<Element, static_cast<int>(16 / sizeof(Element))>, 8>(lane, from,
+                                                                                    columns, n, to);
+      } else {
+        copy_blocks<lane_block<Element, 1>, 1>(lane, from, columns, n, to);
+      }
     });
   }
 
@@ -222,18 +261,76 @@ class row_lanes<ExecutionSpace, true> {
     return total;
   }
 
-  template <class Candidate, class CandidateOf>
-  KOKKOS_FORCEINLINE_FUNCTION Candidate first(index_type n, const CandidateOf& candidate) const {
-    Candidate best{};
+  template <class ValueOf>
+  KOKKOS_FORCEINLINE_FUNCTION auto values(index_type n, const ValueOf& value_of) const {
+    row_values<ValueOf, values_of_lane> read{n, value_of, {}};
+    Kokkos::parallel_for(Kokkos::ThreadVectorRange(team_, warp), [&](const int lane) {
+      for (int j = 0; j < values_of_lane && j * warp < n; ++j) {
+        const index_type i = j * warp + lane;
+        if (i < n) read.of_lane[j] = value_of(i);
+      }
+    });
+    return read;
+  }
+
+  template <class ValueOf, int kept, class Term>
+  KOKKOS_FORCEINLINE_FUNCTION auto sum(const row_values<ValueOf, kept>& values,
+                                       const Term& term) const {
+    using real = typename row_values<ValueOf, kept>::value_type;
+    real total = 0;
     Kokkos::parallel_reduce(
-        Kokkos::ThreadVectorRange(team_, n),
-        [&](index_type i, Candidate& so_far) { keep_first(candidate(i), so_far); },
-        first_of<Candidate>{best});
-    return best;
+        Kokkos::ThreadVectorRange(team_, warp),
+        [&](const int lane, real& part) {
+          for_each_value(lane, values,
+                         [&](const index_type i, const real value) { part += term(i, value); });
+        },
+        total);
+    return total;
+  }
+
+  template <class Candidate, class Values, class CandidateOf>
+  KOKKOS_FORCEINLINE_FUNCTION Candidate first(const Values& values,
+                                              const CandidateOf& candidate) const {
+    Candidate best{};
+    Kokkos::parallel_for(Kokkos::ThreadVectorRange(team_, warp), [&](const int lane) {
+      for_each_value(lane, values, [&](const index_type i, const auto value) {
+        keep_first(candidate(i, value), best);
+      });
+    });
+    return first_of_lanes(best);
   }
 
  private:
   static constexpr int warp = 32;
+  static constexpr int values_of_lane = 8;
+
+  template <class Values, class Body>
+  static KOKKOS_FORCEINLINE_FUNCTION void for_each_value(int lane, const Values& values,
+                                                         const Body& body) {
+    for (int j = 0; j < values_of_lane && j * warp < values.size; ++j) {
+      const index_type i = j * warp + lane;
+      if (i < values.size) body(i, values.of_lane[j]);
+    }
+    for (index_type i = values_of_lane * warp + lane; i < values.size; i += warp)
+      body(i, values.value_of(i));
+  }
+
+  template <class Candidate>
+  KOKKOS_FORCEINLINE_FUNCTION Candidate first_of_lanes(const Candidate& of_lane) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    if constexpr (requires { of_lane.rank_bits(); }) {
+      const std::uint32_t bits = of_lane.rank_bits();
+      const std::uint32_t first = __reduce_max_sync(~0U, bits);
+      return Candidate::of(first,
+                           __reduce_min_sync(~0U, bits == first ? of_lane.id : Candidate{}.id));
+    }
+#endif
+    Candidate best{};
+    Kokkos::parallel_reduce(
+        Kokkos::ThreadVectorRange(team_, warp),
+        [&](int, Candidate& so_far) { keep_first(of_lane, so_far); }, first_of<Candidate>{best});
+    return best;
+  }
 
   template <class Element, int ahead, class Body, class... Row>
   static KOKKOS_FORCEINLINE_FUNCTION void walk(int lane, std::int64_t columns, bool chunked,
@@ -268,6 +365,24 @@ class row_lanes<ExecutionSpace, true> {
       }
     }
   };
+
+  template <class Block, int ahead, class Element, class To>
+  static KOKKOS_FORCEINLINE_FUNCTION void copy_blocks(int lane, const Element* from,
+                                                      std::int64_t columns, index_type n,
+                                                      const To& to) {
+    constexpr int stride = warp * Block::size;
+    for (std::int64_t first = lane * Block::size; first < columns; first += ahead * stride) {
+      const int left = static_cast<int>(Kokkos::min<std::int64_t>(columns - first, ahead * stride));
+      const loaded_blocks<Block, ahead, stride> loaded(first, left, from);
+      for (index_type i = 0; i < n; ++i) {
+        Element* const row = to(i);
+        if (row == nullptr) continue;
+        visit<Block, ahead, stride>(
+            first, left, [&](const Block& block, const auto& chunk) { block.put(row, chunk); },
+            loaded);
+      }
+    }
+  }
 
   template <class Block, int ahead, int stride, class Body, class... Loaded>
   static KOKKOS_FORCEINLINE_FUNCTION void visit(std::int64_t first, int left, const Body& body,

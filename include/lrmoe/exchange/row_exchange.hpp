@@ -153,7 +153,7 @@ class row_exchange {
         const auto& space = context_.space;
         const auto D = static_cast<std::int64_t>(x.extent(1));
         const matrix sending = source_rows(N, D);
-        gather_rows(space, x, indices(order.token_of_row), sending);
+        spread_rows(space, x, indices(order.row_of_pair), 0, sending);
         send(sending.data(), layout_.sent, x_.data(), layout_.received, D);
         const std::int64_t here = layout_.rows_here();
         fill_index(space, arrival_, here, arrived_);
@@ -162,7 +162,7 @@ class row_exchange {
         return {here, {x_, arrived_}, {groups_, layout_.groups}};
       }
     }
-    return {N, {x, order.token_of_row}, groups};
+    return {N, {x, order.token_of_row, order.row_of_pair}, groups};
   }
 
   /// Bring y, and with a backward to come ||h||, back to the tokens' ranks.
@@ -225,7 +225,7 @@ class row_exchange {
       }
     }
     return {static_cast<std::int64_t>(kept.tokens.extent(0)),
-            {x, kept.tokens},
+            {x, kept.tokens, kept.kept_of_pair},
             selected.rows,
             kept.groups,
             kept.weights,
@@ -253,7 +253,7 @@ class row_exchange {
       if (!alone()) return packed_kept();
     }
     return {static_cast<std::int64_t>(kept.tokens.extent(0)),
-            {x, kept.tokens},
+            {x, kept.tokens, kept.kept_of_pair},
             {},
             kept.groups,
             kept.weights,
@@ -269,13 +269,13 @@ class row_exchange {
         const auto D = static_cast<std::int64_t>(d_out.extent(1));
         const auto M = static_cast<std::int64_t>(kept.tokens.extent(0));
         const matrix sending = source_rows(M, D);
-        gather_rows(context_.space, d_out, indices(kept.tokens), sending);
+        spread_rows(context_.space, d_out, indices(kept.kept_of_pair), 0, sending);
         const matrix received = holder_rows(layout_.kept_here(), D);
         send(sending.data(), layout_.kept_sent, received.data(), layout_.kept_received, D);
         return {received, kept_index()};
       }
     }
-    return {d_out, kept.tokens};
+    return {d_out, kept.tokens, kept.kept_of_pair};
   }
 
   /// Bring dx and dw of the kept rows back to their source.

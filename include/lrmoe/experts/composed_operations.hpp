@@ -5,7 +5,7 @@
 #include <array>
 #include <utility>
 
-#include <lrmoe/compaction/gather_rows.hpp>
+#include <lrmoe/experts/gathered_rows.hpp>
 #include <lrmoe/experts/grouped_product.hpp>
 #include <lrmoe/experts/swiglu_rows.hpp>
 
@@ -167,10 +167,7 @@ class composed_operations {
     if (rows.index.extent(0) == 0) return rows_of(rows.matrix, groups);
     const auto copy = workspace_[buffer_names[where]].template matrix<Element>(
         groups.rows(), static_cast<std::int64_t>(rows.matrix.extent(1)));
-    gather_rows(space, rows.matrix,
-                vector<const index_type>(rows.index.data() + groups.first(),
-                                         static_cast<std::size_t>(groups.rows())),
-                copy);
+    pack_rows(space, rows, groups.first(), copy);
     return copy;
   }
 

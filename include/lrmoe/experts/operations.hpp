@@ -5,6 +5,7 @@
 #include <span>
 
 #include <lrmoe/experts/expert_work.hpp>
+#include <lrmoe/experts/gathered_rows.hpp>
 #include <lrmoe/experts/gradient_update.hpp>
 #include <lrmoe/experts/row_groups.hpp>
 
@@ -24,14 +25,6 @@
 /// Element types may be float, double and bfloat16; products and sums are kept in accumulate_t, and
 /// a value is rounded once when it is stored.
 namespace lrmoe {
-
-/// Rows of a matrix read through an index: row i is matrix(index(i)), or matrix(i) when the index is
-/// empty.
-template <class Element, class Device>
-struct gathered_rows {
-  matrix_view<const Element, Device> matrix;
-  vector_view<const index_type, Device> index{};
-};
 
 /// Kept rows of SwiGLU experts and what backward needs of them.
 template <class Element, class Device>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0 WITH LLVM-exception
 #pragma once
 
-#include <lrmoe/compaction/gather_rows.hpp>
 #include <lrmoe/compaction/kept_subset.hpp>
 #include <lrmoe/compaction/scale_rows.hpp>
 #include <lrmoe/context.hpp>
+#include <lrmoe/experts/gathered_rows.hpp>
 
 namespace lrmoe {
 
@@ -65,7 +65,7 @@ struct swiglu_experts {
     if (!gathers && rows.d_out.index.extent(0) != 0) {
       const matrix packed = on.scratch["swiglu::d_out"].template matrix<Element>(
           rows.groups.end(), rows.d_out.matrix.extent(1));
-      gather_rows(on.space, rows.d_out.matrix, rows.d_out.index, packed);
+      pack_rows(on.space, rows.d_out, 0, packed);
       rows.d_out = {packed};
     }
     return rows;
@@ -108,8 +108,8 @@ struct swiglu_experts {
       scale_rows(on.space, d_pre, dw_of.rows, dw_of.factors);
       scale_rows(on.space, scaled_h, dw_of.rows, dw_of.factors);
       const bool packed = d_out.index.extent(0) == 0;
-      x.index = dw_of.tokens;
-      d_out.index = packed ? dw_of.rows : dw_of.tokens;
+      x = {x.matrix, dw_of.tokens};
+      d_out = {d_out.matrix, packed ? dw_of.rows : dw_of.tokens};
     }
     if (d_down.size() != 0) {
       cost += on.operations.weight_gradient(on.space, rows_type{scaled_h, dw_of.rows}, d_out,

@@ -125,21 +125,24 @@ struct sigmoid_top_k {
     const auto all = [](index_type) { return true; };
 
     std::uint64_t kept_groups = 0;
-    auto group = detail::ranked_expert<Accumulate>::start();
-    for (index_type i = 0; i < groups_kept && groups_kept < groups; ++i) {
-      group = detail::next_expert(lanes, groups, group, group_score, all);
-      if (!group.none()) kept_groups |= std::uint64_t{1} << group.id;
+    if (groups_kept < groups) {
+      const auto scores = lanes.values(groups, group_score);
+      auto group = detail::ranked_expert<Accumulate>::start();
+      for (index_type i = 0; i < groups_kept; ++i) {
+        group = detail::next_expert(lanes, scores, group, all);
+        if (!group.none()) kept_groups |= std::uint64_t{1} << group.id;
+      }
     }
     const auto eligible = [&](index_type e) {
       return groups_kept == groups || (kept_groups >> (e / width) & 1) != 0;
     };
 
-    const auto any_nan = lanes.template sum<Accumulate>(
-        E, [&](const index_type e) { return biased(e) - biased(e); });
+    const auto scores = lanes.values(E, biased);
+    const auto any_nan =
+        lanes.sum(scores, [](index_type, const Accumulate score) { return score - score; });
     auto chosen = detail::ranked_expert<Accumulate>::start();
     for (index_type k = 0; k < K; ++k) {
-      if (any_nan == Accumulate(0))
-        chosen = detail::next_expert(lanes, E, chosen, biased, eligible);
+      if (any_nan == Accumulate(0)) chosen = detail::next_expert(lanes, scores, chosen, eligible);
       lanes.once([&] { to.experts(t, k) = any_nan == Accumulate(0) ? chosen.id : k; });
     }
     const Accumulate factor = Accumulate(scaling) / normaliser(from, to.experts, t) + any_nan;

@@ -44,14 +44,14 @@ struct softmax_top_k {
             });
             return;
           }
-          const auto logit = [&](index_type e) { return from.logits(t, e); };
+          const auto logits = lanes.values(E, [&](index_type e) { return from.logits(t, e); });
           const auto all = [](index_type) { return true; };
 
           auto chosen = detail::ranked_expert<Accumulate>::start();
           Accumulate largest = 0;
           Accumulate sum = 0;
           for (index_type k = 0; k < K; ++k) {
-            chosen = detail::next_expert(lanes, E, chosen, logit, all);
+            chosen = detail::next_expert(lanes, logits, chosen, all);
             // NaN is no candidate, so a token of NaN logits runs out of them.
             if (chosen.none()) break;
             if (k == 0) largest = chosen.value;
@@ -62,8 +62,9 @@ struct softmax_top_k {
               to.weights(t, k) = weight;
             });
           }
-          const auto total = lanes.template sum<Accumulate>(
-              E, [&](const index_type e) { return Kokkos::exp(from.logits(t, e) - largest); });
+          const auto total = lanes.sum(logits, [&](index_type, const Accumulate logit) {
+            return Kokkos::exp(logit - largest);
+          });
           // total is NaN when any logit is: also then the weights must not look valid.
           const Accumulate divisor = renormalise_weights ? sum + (total - total) : total;
           lanes.for_each(K, [&](const index_type k) {
@@ -96,13 +97,15 @@ struct softmax_top_k {
           if (renormalised || padding) {
             lanes.for_each(E, [&](const index_type e) { d_logits(t, e) = Accumulate(0); });
           } else {
-            const auto logit = [&](const index_type e) { return from.logits(t, e); };
+            const auto logits =
+                lanes.values(E, [&](const index_type e) { return from.logits(t, e); });
             const Accumulate largest =
-                detail::next_expert(lanes, E, detail::ranked_expert<Accumulate>::start(), logit,
+                detail::next_expert(lanes, logits, detail::ranked_expert<Accumulate>::start(),
                                     [](index_type) { return true; })
                     .value;
-            const auto total = lanes.template sum<Accumulate>(
-                E, [&](const index_type e) { return Kokkos::exp(from.logits(t, e) - largest); });
+            const auto total = lanes.sum(logits, [&](index_type, const Accumulate logit) {
+              return Kokkos::exp(logit - largest);
+            });
             lanes.for_each(E, [&](const index_type e) {
               d_logits(t, e) = -mean * Kokkos::exp(from.logits(t, e) - largest) / total;
             });
