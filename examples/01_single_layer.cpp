@@ -28,5 +28,6 @@ int main(int argc, char** argv) {
   const tensor d_gate_up("d_gate_up", E, D, 2 * F), d_down("d_down", E, F, D);
   const std::uint64_t step = 0;
   layer.forward(step, x, logits, {gate_up, down}, out);
-  std::cout << layer.backward(d_out, {gate_up, down}, dx, d_logits, {d_gate_up, d_down});
+  layer.backward(d_out, {gate_up, down}, dx, d_logits, {d_gate_up, d_down});
+  std::cout << layer.report();
 }

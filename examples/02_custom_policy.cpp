@@ -93,8 +93,7 @@ void run(const char* title, const problem& given, const Policies& policies) {
   const matrix out("out", T, D), dx("dx", T, D), d_logits("d_logits", T, E);
   const tensor d_gate_up("d_gate_up", E, D, 2 * F), d_down("d_down", E, F, D);
   layer.forward(0, given.x, given.logits, {given.gate_up, given.down}, out);
-  const lrmoe::backward_report report =
-      layer.backward(given.d_out, {given.gate_up, given.down}, dx, d_logits, {d_gate_up, d_down});
+  layer.backward(given.d_out, {given.gate_up, given.down}, dx, d_logits, {d_gate_up, d_down});
 
   const auto& plan = layer.last_plan();
   std::cout << title << "\nexpert  pairs  quota\n";
@@ -103,7 +102,7 @@ void run(const char* title, const problem& given, const Policies& policies) {
     std::cout << std::setw(6) << e << std::setw(7) << plan.counts[expert] << std::setw(7)
               << plan.quotas[expert] << '\n';
   }
-  std::cout << report << "\n";
+  std::cout << layer.report() << "\n";
 }
 
 }  // namespace

@@ -409,8 +409,9 @@ TEST_CASE("an unwanted gradient is left alone and its product skipped", "[layer]
     if (!(wanted & 2)) gradients.down = {};
     if (!(wanted & 4)) gradients.shared_gate_up = {};
     if (!(wanted & 8)) gradients.shared_down = {};
-    const auto report = layer.backward(views.d_out_view(), views.weights(), views.dx_view(),
-                                       views.router_gradient<lrmoe::softmax_top_k>(), gradients);
+    layer.backward(views.d_out_view(), views.weights(), views.dx_view(),
+                   views.router_gradient<lrmoe::softmax_top_k>(), gradients);
+    const auto report = layer.report();
     const call<float> untouched(p);
     auto expected = full.bits;
     if (!(wanted & 1)) expected[4] = untouched.bits()[4];
@@ -555,6 +556,53 @@ TEST_CASE("the report's ratios are their formulas", "[layer]") {
   report.unbiased = false;
   CHECK(std::isnan(report.noise_ratio()));
   CHECK(std::isnan(report.worst_case_time_ratio()));
+}
+
+TEST_CASE(
+    "a report that nobody asks for reaches the history with the next forward, or when that is read",
+    "[layer]") {
+  const auto seed = fixture::fresh_seed();
+  INFO("LRMOE_TEST_SEED=" << seed);
+  fixture::random draw(seed);
+  const problem p =
+      random_problem(draw, {80, 6, 5, 4, 2, 0}, oracle::format::binary32, renormalised);
+  using policies =
+      lrmoe::policies<lrmoe::softmax_top_k, lrmoe::shared_threshold, lrmoe::lrm_score, lrmoe::pps>;
+  struct remembered {
+    std::vector<fixture::byte_string> bits;
+    std::vector<index_type> quotas;
+    std::vector<std::vector<float>> shares;
+    double correction;
+    bool operator==(const remembered&) const = default;
+  };
+  const auto run = [&](bool ask) {
+    lrmoe::context<backend> context;
+    layer_of<policies, float> layer(context, shape_of(p.in.shape), {.estimator = {.seed = seed}});
+    CHECK_THROWS_AS(layer.report(), lrmoe::error);
+    const call<float> views(p);
+    for (std::uint64_t step = 0; step < 3; ++step) {
+      forward(layer, step, views);
+      enqueue_backward(layer, views);
+      if (ask) CHECK(layer.report().certified.score_total > 0.0);
+    }
+    remembered result{views.bits(), layer.last_plan().quotas, {}, 0.0};
+    for (integer e = 0; e < layer.history().E(); ++e) {
+      const auto shares = layer.history().shares(e);
+      result.shares.emplace_back(shares.begin(), shares.end());
+    }
+    result.correction = layer.history().noise_correction();
+    CHECK(layer.report().certified.score_total > 0.0);
+    // What is put back replaces what was still on its way.
+    forward(layer, 3, views);
+    enqueue_backward(layer, views);
+    layer.set_history(lrmoe::score_history());
+    layer.report();
+    CHECK(layer.history().empty());
+    return result;
+  };
+  const remembered asked = run(true);
+  CHECK(asked.shares.size() == 4);
+  CHECK(run(false) == asked);
 }
 
 TEST_CASE("the report says whether its estimator was unbiased, and certifies accordingly",

@@ -390,8 +390,9 @@ class layer_benchmark {
     timer_.start();
     forward(mine, repetition);
     timer_.mark();
-    const lrmoe::backward_report report = backward(mine);
+    backward(mine);
     timer_.mark();
+    const lrmoe::backward_report& report = layer_.report();
     const std::vector<double> seconds = timer_.seconds();
     mine.saved_bytes = layer_.planned_memory()[lrmoe::memory_category::saved_activations];
     mine.forward_flops = problem_.forward_flops();
@@ -409,9 +410,9 @@ class layer_benchmark {
     layer_.forward(static_cast<std::uint64_t>(repetition + warm_ups_), problem_.x,
                    mine.routing->logits, problem_.weights(), problem_.out);
   }
-  lrmoe::backward_report backward(const layer_case& mine) {
-    return layer_.backward(problem_.d_out, problem_.weights(), problem_.dx, problem_.d_logits,
-                           problem_.gradients(), mine.gradients.update);
+  void backward(const layer_case& mine) {
+    layer_.backward(problem_.d_out, problem_.weights(), problem_.dx, problem_.d_logits,
+                    problem_.gradients(), mine.gradients.update);
   }
 
   void check_work(const layer_case& mine, const lrmoe::backward_report& report) const {

@@ -308,8 +308,9 @@ class ranks_benchmark {
     forward(one, repetition);
     mark();
     const std::int64_t sent = context_.ranks.bytes_sent() - sent_before;
-    const lrmoe::backward_report report = backward(one);
+    backward(one);
     mark();
+    const lrmoe::backward_report& report = layer_.report();
     const seconds_list seconds = slowest();
     one.forward_bytes = sum(sent);
     one.backward_bytes = sum(report.bytes_sent);
@@ -328,9 +329,9 @@ class ranks_benchmark {
     layer_.forward(step_number(repetition), share_.x, share_.rows_of(one.routing->logits),
                    share_.weights(), share_.out);
   }
-  lrmoe::backward_report backward(const layer_case& one) {
-    return layer_.backward(share_.d_out, share_.weights(), share_.dx, share_.d_logits,
-                           share_.gradients(), one.gradients.update);
+  void backward(const layer_case& one) {
+    layer_.backward(share_.d_out, share_.weights(), share_.dx, share_.d_logits, share_.gradients(),
+                    one.gradients.update);
   }
 
   /// Counts of one more step, whose callbacks would cost time in a measured one. Ranks of one process

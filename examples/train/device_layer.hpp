@@ -43,14 +43,14 @@ class device_layer final : public expert_layer_on<Backend> {
     const lrmoe::expert_gradients<float, there> sums{
         .gate_up = gate_up_gradient_.like(const_tensor(gradients.gate_up)),
         .down = down_gradient_.like(const_tensor(gradients.down))};
-    const lrmoe::backward_report report = layer_.backward(
-        dy_there, weights_there_, dx_there, dlogits_there, sums, lrmoe::gradient_update::overwrite);
+    layer_.backward(dy_there, weights_there_, dx_there, dlogits_there, sums,
+                    lrmoe::gradient_update::overwrite);
     bring_back(dx_there, dx);
     bring_back(dlogits_there, dlogits);
     bring_back(sums.gate_up, gradients.gate_up);
     bring_back(sums.down, gradients.down);
     context_.space.fence("train::device_layer: gradients");
-    return report;
+    return layer_.report();
   }
 
   void set_weight_mover(expert_layer::weight_mover mover) override {

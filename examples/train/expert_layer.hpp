@@ -45,7 +45,7 @@ class expert_layer {
   virtual std::pair<std::int64_t, std::int64_t> last_pairs_here() const = 0;
   virtual lrmoe::memory_use planned_memory() const = 0;
   virtual double planned_s() const = 0;
-  virtual const lrmoe::score_history& history() const = 0;
+  virtual const lrmoe::score_history& history() = 0;
   virtual void set_history(lrmoe::score_history past) = 0;
 };
 
@@ -68,7 +68,7 @@ class expert_layer_on : public expert_layer {
   }
   lrmoe::memory_use planned_memory() const override { return layer_.planned_memory(); }
   double planned_s() const override { return layer_.planned_s(); }
-  const lrmoe::score_history& history() const override { return layer_.history(); }
+  const lrmoe::score_history& history() override { return layer_.history(); }
   void set_history(lrmoe::score_history past) override { layer_.set_history(std::move(past)); }
 
  protected:
@@ -87,7 +87,8 @@ class host_layer final : public expert_layer_on<moe_backend> {
   lrmoe::backward_report backward(const const_matrix& dy, const weights_type& weights,
                                   const matrix& dx, const matrix& dlogits,
                                   const gradients_type& gradients) override {
-    return layer_.backward(dy, weights, dx, dlogits, gradients, lrmoe::gradient_update::overwrite);
+    layer_.backward(dy, weights, dx, dlogits, gradients, lrmoe::gradient_update::overwrite);
+    return layer_.report();
   }
   void set_weight_mover(weight_mover mover) override { layer_.set_weight_mover(std::move(mover)); }
 };

@@ -544,7 +544,7 @@ class trainer {
   /// What the quota policies remember, of every MoE layer.
   json score_histories() {
     json all = json::array();
-    for (const auto* layer : model_.moe_layers()) {
+    for (auto* layer : model_.moe_layers()) {
       const lrmoe::score_history& past = layer->history();
       json experts = json::array();
       for (std::int64_t e = 0; e < past.E(); ++e)

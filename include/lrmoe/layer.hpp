@@ -54,7 +54,7 @@ namespace lrmoe {
 /// exact MoE layer. The router's projection stays with the caller: the layer takes its input (logits,
 /// or given routing) and returns that input's gradient.
 ///
-/// Views handed to forward (x, router input) must stay alive and unchanged until backward returns.
+/// Views handed to forward (x, router input) must stay alive and unchanged until backward has run.
 /// One backward per forward. Scratch is shared through the context, so layers of one context run
 /// one after another. Between calls of sizes already seen nothing is allocated.
 ///
@@ -211,11 +211,11 @@ class moe_layer {
   ///           matter then
   /// Throws    argument_error or memory_error, with all outputs untouched and backward still possible;
   ///           error without a forward to go back from. On all ranks when on one
-  /// Order     asynchronous, then one fence of the context's space: the report holds host numbers
-  backward_report backward(const const_element_matrix& d_out, const weights_type& weights,
-                           const element_matrix& dx, const router_gradient_view& d_input,
-                           const gradients_type& gradients,
-                           gradient_update update = gradient_update::add) {
+  /// Order     asynchronous. With several ranks it ends with a fence of the context's space: a rank that is lost
+  ///           shows here, and histories are summed over ranks
+  void backward(const const_element_matrix& d_out, const weights_type& weights,
+                const element_matrix& dx, const router_gradient_view& d_input,
+                const gradients_type& gradients, gradient_update update = gradient_update::add) {
     Kokkos::Profiling::ScopedRegion region("lrmoe::moe_layer::backward");
     const std::int64_t T = tokens_;
     const auto& [D, F, E, K, F_shared] = shape_;
@@ -329,8 +329,18 @@ class moe_layer {
                                     d_input);
     }
     report.bytes_sent = context_.ranks.bytes_sent() - sent_before;
-    finish_report(totals, report);
-    return report;
+    send_report(totals, report);
+    if (!exchange_.alone()) wait_for_report();
+  }
+
+  /// What the last backward did. Valid until the next.
+  /// Throws    error before the first backward
+  /// Order     waits for the context's space where nothing has since the backward; a forward has
+  const backward_report& report() {
+    if (!reported_any_)
+      throw error("lrmoe: moe_layer: there is no report before the first backward");
+    wait_for_report();
+    return report_;
   }
 
   /// The routing, order, plan and selection of the last call, valid until the next.
@@ -364,8 +374,15 @@ class moe_layer {
 
   /// What the layer remembers of earlier calls, for quota policies that forecast. Save it with a
   /// checkpoint and put it back to continue as if nothing had happened.
-  const score_history& history() const { return planner_.history(); }
-  void set_history(score_history past) { planner_.history() = std::move(past); }
+  /// Order     as report
+  const score_history& history() {
+    wait_for_report();
+    return planner_.history();
+  }
+  void set_history(score_history past) {
+    wait_for_report();
+    planner_.history() = std::move(past);
+  }
 
  private:
   /// Scratch of one backward call. Views that the call does not need are empty.
@@ -408,6 +425,7 @@ class moe_layer {
     const auto counted = download(space, order_.offsets, counted_);
     const auto faulty = download(space, first_faulty, verdict_for_host_);
     space.fence("lrmoe::moe_layer: counts and the verdict on the routing");
+    take_report();
     if (faulty(0) < tokens_ * K) report_faulty_pair(routing_, E, faulty(0));
     host_offsets_.assign(counted.data(), counted.data() + counted.size());
   }
@@ -693,20 +711,15 @@ class moe_layer {
     return {offsets, host_all_tokens_};
   }
 
-  void finish_report(const vector_view<report_totals, device_type>& on_device,
-                     backward_report& report) {
+  /// Fill in what the host knows and enqueue what the device knows.
+  void send_report(const vector_view<report_totals, device_type>& on_device,
+                   backward_report& report) {
     const auto& space = context_.space;
-    const auto arrived = download(space, on_device, reported_);
-    const auto histogram = download(space, selector_.histogram(), histogram_for_host_);
-    space.fence("lrmoe::moe_layer: report");
-    const report_totals& found = arrived(0);
-    host_histogram_.assign(histogram.data(), histogram.data() + histogram.size());
+    arriving_totals_ = download(space, on_device, reported_);
+    arriving_histogram_ = download(space, selector_.histogram(), histogram_for_host_);
     report.pairs = call_.pairs;
     report.pairs_kept = call_.kept;
-    report.certified = found.certified;
-    report.variance = found.variance;
     report.unbiased = planned_with_.estimator.unbiased();
-    if (call_.history) remember(report);
     if (exchange_.alone()) {
       const auto row_bytes =
           static_cast<std::int64_t>(2 * shape_.D * sizeof(Element) + sizeof(accumulate_type) +
@@ -716,13 +729,33 @@ class moe_layer {
     report.token_buffer_bytes = token_buffer_bytes();
     report.saved_activation_bytes = saved_bytes();
     report.workspace_bytes = context_.scratch.size_bytes();
+    report_ = report;
+    reported_any_ = report_arriving_ = true;
+  }
+
+  void wait_for_report() {
+    if (!report_arriving_) return;
+    context_.space.fence("lrmoe::moe_layer: report");
+    take_report();
+  }
+
+  /// Take what has arrived by a fence after backward, before the next plan is made.
+  void take_report() {
+    if (!report_arriving_) return;
+    report_arriving_ = false;
+    const report_totals& found = arriving_totals_(0);
+    report_.certified = found.certified;
+    report_.variance = found.variance;
+    if (call_.history) remember();
   }
 
   /// Feed the histories of all ranks the sizes and the noise that all ranks found together.
-  void remember(const backward_report& report) {
+  void remember() {
     const auto E = static_cast<std::size_t>(shape_.E), H = segment_quotas_.size();
     const auto bins = static_cast<std::size_t>(size_bins::count);
-    double forecast = last_plan().noise_forecast, noise = report.noise_ratio();
+    host_histogram_.assign(arriving_histogram_.data(),
+                           arriving_histogram_.data() + arriving_histogram_.size());
+    double forecast = last_plan().noise_forecast, noise = report_.noise_ratio();
     if (!exchange_.alone()) {
       std::vector<std::int64_t> of_experts(E * bins, 0);
       const auto& expert = planner_.replicas().expert;
@@ -734,10 +767,10 @@ class moe_layer {
       std::vector<std::int64_t> histograms;
       sum_over_ranks(context_.ranks, std::span<std::int64_t>(of_experts), histograms);
       host_histogram_.assign(of_experts.begin(), of_experts.end());
-      std::array<double, 2> sums{report.certified.added_variance, report.certified.score_total};
+      std::array<double, 2> sums{report_.certified.added_variance, report_.certified.score_total};
       std::vector<double> noises;
       sum_over_ranks(context_.ranks, std::span<double>(sums), noises);
-      if (report.unbiased) noise = sums[1] > 0 ? sums[0] / sums[1] : 0.0;
+      if (report_.unbiased) noise = sums[1] > 0 ? sums[0] / sums[1] : 0.0;
     }
     planner_.history().record_sizes(host_histogram_);
     planner_.history().record_noise(forecast, noise);
@@ -843,6 +876,14 @@ class moe_layer {
   std::vector<index_type> host_dropped_;           // (E+1)
   std::array<index_type, 2> host_all_tokens_{};
   std::vector<index_type> host_histogram_;  // (E, bins)
+
+  // Report of the last backward, the device's part of it perhaps still on its way.
+  backward_report report_;
+  bool reported_any_ = false;
+  bool report_arriving_ = false;
+  vector_view<const report_totals, landing> arriving_totals_;  // (1)
+  vector_view<const index_type, landing> arriving_histogram_;  // (E bins), or empty
+
   element_matrix pre_;
   element_matrix shared_pre_;
   vector_view<float, device_type> activation_norms_;  // (N) by row of this source

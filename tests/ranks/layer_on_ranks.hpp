@@ -174,8 +174,9 @@ results run(Communicator& joined, const problem& p, const std::vector<integer>& 
                   lrmoe::router_logits<real, device>(logits.matrix(T, E)), weights,
                   out.matrix(T, D));
     context.scratch.fill_bytes(context.space, 0xff);
-    found.report = layer.backward(d_out.matrix(T, D), weights, dx.matrix(T, D),
-                                  d_logits.matrix(T, E), gradients, update);
+    layer.backward(d_out.matrix(T, D), weights, dx.matrix(T, D), d_logits.matrix(T, E), gradients,
+                   update);
+    found.report = layer.report();
   }
 
   found.guards_intact = out.guards_intact() && dx.guards_intact() && d_logits.guards_intact() &&

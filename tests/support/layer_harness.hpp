@@ -235,11 +235,17 @@ void forward(layer_of<Policies, Element>& layer, std::uint64_t step, const call<
                 views.weights(), views.out_view());
 }
 template <class Element, class Policies>
+void enqueue_backward(layer_of<Policies, Element>& layer, const call<Element>& views,
+                      lrmoe::gradient_update update = lrmoe::gradient_update::add) {
+  layer.backward(views.d_out_view(), views.weights(), views.dx_view(),
+                 views.template router_gradient<typename Policies::router_type>(),
+                 views.gradients(), update);
+}
+template <class Element, class Policies>
 lrmoe::backward_report backward(layer_of<Policies, Element>& layer, const call<Element>& views,
                                 lrmoe::gradient_update update = lrmoe::gradient_update::add) {
-  return layer.backward(views.d_out_view(), views.weights(), views.dx_view(),
-                        views.template router_gradient<typename Policies::router_type>(),
-                        views.gradients(), update);
+  enqueue_backward(layer, views, update);
+  return layer.report();
 }
 
 /// Estimator weight of every pair as the layer's last selection has it, zero for dropped pairs.

@@ -27,5 +27,6 @@ int main(int argc, char** argv) {
   const matrix dx("dx", T, D), d_logits("d_logits", T, E);
   const tensor d_gate_up("d_gate_up", E, D, 2 * F), d_down("d_down", E, F, D);
   layer.forward(0, x, logits, {gate_up, down}, out);
-  std::cout << layer.backward(d_out, {gate_up, down}, dx, d_logits, {d_gate_up, d_down});
+  layer.backward(d_out, {gate_up, down}, dx, d_logits, {d_gate_up, d_down});
+  std::cout << layer.report();
 }
