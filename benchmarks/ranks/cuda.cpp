@@ -20,7 +20,7 @@ using gpu_ranks = lrmoe::any_communicator<lrmoe::logical::communicator, nccl_ran
 std::string nccl_version() {
   int version = 0;
   if (ncclGetVersion(&version) != ncclSuccess) return "unknown";
-  return fmt::format("{}.{}.{}", version / 10000, version % 10000 / 100, version % 100);
+  return lrmoe::cuda::nccl_version_text(version);
 }
 #else
 using gpu_ranks = lrmoe::any_communicator<lrmoe::logical::communicator>;
