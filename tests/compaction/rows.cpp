@@ -51,9 +51,9 @@ TEMPLATE_TEST_CASE("rows are spread to their places in the packed range, and now
   const auto seed = fixture::fresh_seed();
   INFO("LRMOE_TEST_SEED=" << seed);
   fixture::random draw(seed);
-  // On a GPU eight places are known at a time, and rows of whole chunks of 16 bytes move by them.
+  // On a GPU rows of whole chunks of 16 bytes move up to 256 chunks at a time, others a column a lane.
   const integer R = draw.integer(0, 40), C = draw.integer(1, 19);
-  const integer columns = GENERATE(3, 8, 64, 1048);
+  const integer columns = GENERATE(3, 8, 64, 2104);
   const integer first = draw.integer(0, 5);
   const auto values = draw.normal(R * columns, 1.0, fixture::format_of<TestType>());
   std::vector<integer> rank(static_cast<std::size_t>(R * C));
