@@ -65,6 +65,8 @@ void adamw(const ExecutionSpace& space, const adamw_settings& settings, const ad
   const auto steps = static_cast<double>(now.step);
   const auto b1 = static_cast<Accumulate>(settings.beta1);
   const auto b2 = static_cast<Accumulate>(settings.beta2);
+  const auto rest1 = static_cast<Accumulate>(1.0 - settings.beta1);
+  const auto rest2 = static_cast<Accumulate>(1.0 - settings.beta2);
   const auto correct1 = static_cast<Accumulate>(1.0 / (1.0 - std::pow(settings.beta1, steps)));
   const auto correct2 = static_cast<Accumulate>(1.0 / (1.0 - std::pow(settings.beta2, steps)));
   const auto epsilon = static_cast<Accumulate>(settings.epsilon);
@@ -85,8 +87,8 @@ void adamw(const ExecutionSpace& space, const adamw_settings& settings, const ad
         const std::int64_t end = Kokkos::min(n, (block + 1) * run);
         for (std::int64_t i = block * run; i < end; ++i) {
           const Accumulate g = gradient(i) * scale;
-          const Accumulate m = b1 * first(i) + (Accumulate(1) - b1) * g;
-          const Accumulate v = b2 * second(i) + (Accumulate(1) - b2) * g * g;
+          const Accumulate m = b1 * first(i) + rest1 * g;
+          const Accumulate v = b2 * second(i) + rest2 * g * g;
           const Accumulate w = master(i);
           const Accumulate updated =
               w - (rate * m * correct1 / (Kokkos::sqrt(v * correct2) + epsilon) + decay * w);
