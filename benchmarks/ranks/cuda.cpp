@@ -20,7 +20,7 @@ using gpu_ranks = lrmoe::any_communicator<lrmoe::logical::communicator, nccl_ran
 std::string nccl_version() {
   int version = 0;
   if (ncclGetVersion(&version) != ncclSuccess) return "unknown";
-  return lrmoe::cuda::nccl_version_text(version);
+  return lrmoe::cuda::library_version_text(version);
 }
 #else
 using gpu_ranks = lrmoe::any_communicator<lrmoe::logical::communicator>;

@@ -90,8 +90,7 @@ inline json gpu_machine() {
   machine["runtime"] = version(found.runtime_version);
   machine["gpu_memory_bytes"] = found.memory_bytes;
   machine["multiprocessors"] = found.multiprocessors;
-  machine["blas"] = fmt::format("cuBLAS {}.{}.{}", found.cublas_version / 10000,
-                                found.cublas_version % 10000 / 100, found.cublas_version % 100);
+  machine["blas"] = "cuBLAS " + lrmoe::cuda::library_version_text(found.cublas_version);
   return machine;
 }
 

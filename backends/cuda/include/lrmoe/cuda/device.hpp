@@ -26,6 +26,12 @@ struct device_description {
   std::string summary() const;
 };
 
+/// 23203 -> "2.32.3", as cuBLAS and NCCL number their versions.
+inline std::string library_version_text(int version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version % 10000 / 100) + "." +
+         std::to_string(version % 100);
+}
+
 namespace detail {
 
 /// 13000 -> "13.0", as the runtime numbers its versions.
@@ -53,8 +59,8 @@ inline std::string device_description::summary() const {
   text << "GPU " << index << ": " << name << ", compute capability " << major << "." << minor
        << ", " << multiprocessors << " multiprocessors, " << (memory_bytes >> 20)
        << " MiB, driver for CUDA " << detail::version_text(driver_version) << ", runtime "
-       << detail::version_text(runtime_version) << ", cuBLAS " << cublas_version / 10000 << "."
-       << cublas_version % 10000 / 100 << "." << cublas_version % 100;
+       << detail::version_text(runtime_version) << ", cuBLAS "
+       << library_version_text(cublas_version);
   return text.str();
 }
 

@@ -4,21 +4,15 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
-#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include <lrmoe/cuda/device.hpp>
 #include <lrmoe/cuda/exchange/nccl_link.hpp>
 #include <lrmoe/exchange/collectives.hpp>
 
 namespace lrmoe::cuda {
-
-/// 23203 -> "2.32.3", as NCCL numbers its versions.
-inline std::string nccl_version_text(int version) {
-  return std::to_string(version / 10000) + "." + std::to_string(version % 10000 / 100) + "." +
-         std::to_string(version % 100);
-}
 
 /// Whether NCCL lets ranks share a GPU: version 2.30 or later, told so by the environment variable
 /// NCCL_MULTI_RANK_GPU_ENABLE. For trying and testing: their kernels wait for each other in turns. NCCL calls
@@ -161,8 +155,8 @@ class nccl_communicator {
                          std::to_string(r) + ": " + ncclGetErrorString(all[r].status) +
                          "; NCCL_DEBUG=WARN prints more");
       require(all[r].version == all[0].version, "nccl_communicator: NCCL has version ",
-              nccl_version_text(all[r].version), " on rank ", r, " and ",
-              nccl_version_text(all[0].version), " on rank 0: use one version on all ranks");
+              library_version_text(all[r].version), " on rank ", r, " and ",
+              library_version_text(all[0].version), " on rank 0: use one version on all ranks");
       for (std::size_t s = 0; s < r; ++s)
         require(std::memcmp(&all[r].gpu, &all[s].gpu, sizeof(cudaUUID_t)) != 0 ||
                     (all[r].shares_gpus && all[s].shares_gpus),
@@ -170,7 +164,7 @@ class nccl_communicator {
                 " use the same GPU: give each its own, or run them as logical::world in one "
                 "process; to try several processes on one GPU, set NCCL_MULTI_RANK_GPU_ENABLE=1 "
                 "on all with NCCL 2.30 or later (here: ",
-                nccl_version_text(all[r].version), ")");
+                library_version_text(all[r].version), ")");
     }
     return all[0].id;
   }
