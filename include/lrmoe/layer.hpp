@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -337,10 +338,9 @@ class moe_layer {
   /// Throws    error before the first backward
   /// Order     waits for the context's space where nothing has since the backward; a forward has
   const backward_report& report() {
-    if (!reported_any_)
-      throw error("lrmoe: moe_layer: there is no report before the first backward");
+    if (!report_) throw error("lrmoe: moe_layer: there is no report before the first backward");
     wait_for_report();
-    return report_;
+    return *report_;
   }
 
   /// The routing, order, plan and selection of the last call, valid until the next.
@@ -713,7 +713,7 @@ class moe_layer {
 
   /// Fill in what the host knows and enqueue what the device knows.
   void send_report(const vector_view<report_totals, device_type>& on_device,
-                   backward_report& report) {
+                   backward_report report) {
     const auto& space = context_.space;
     arriving_totals_ = download(space, on_device, reported_);
     arriving_histogram_ = download(space, selector_.histogram(), histogram_for_host_);
@@ -730,7 +730,7 @@ class moe_layer {
     report.saved_activation_bytes = saved_bytes();
     report.workspace_bytes = context_.scratch.size_bytes();
     report_ = report;
-    reported_any_ = report_arriving_ = true;
+    report_arriving_ = true;
   }
 
   void wait_for_report() {
@@ -744,8 +744,8 @@ class moe_layer {
     if (!report_arriving_) return;
     report_arriving_ = false;
     const report_totals& found = arriving_totals_(0);
-    report_.certified = found.certified;
-    report_.variance = found.variance;
+    report_->certified = found.certified;
+    report_->variance = found.variance;
     if (call_.history) remember();
   }
 
@@ -755,7 +755,7 @@ class moe_layer {
     const auto bins = static_cast<std::size_t>(size_bins::count);
     host_histogram_.assign(arriving_histogram_.data(),
                            arriving_histogram_.data() + arriving_histogram_.size());
-    double forecast = last_plan().noise_forecast, noise = report_.noise_ratio();
+    double forecast = last_plan().noise_forecast, noise = report_->noise_ratio();
     if (!exchange_.alone()) {
       std::vector<std::int64_t> of_experts(E * bins, 0);
       const auto& expert = planner_.replicas().expert;
@@ -767,10 +767,10 @@ class moe_layer {
       std::vector<std::int64_t> histograms;
       sum_over_ranks(context_.ranks, std::span<std::int64_t>(of_experts), histograms);
       host_histogram_.assign(of_experts.begin(), of_experts.end());
-      std::array<double, 2> sums{report_.certified.added_variance, report_.certified.score_total};
+      std::array<double, 2> sums{report_->certified.added_variance, report_->certified.score_total};
       std::vector<double> noises;
       sum_over_ranks(context_.ranks, std::span<double>(sums), noises);
-      if (report_.unbiased) noise = sums[1] > 0 ? sums[0] / sums[1] : 0.0;
+      if (report_->unbiased) noise = sums[1] > 0 ? sums[0] / sums[1] : 0.0;
     }
     planner_.history().record_sizes(host_histogram_);
     planner_.history().record_noise(forecast, noise);
@@ -878,8 +878,7 @@ class moe_layer {
   std::vector<index_type> host_histogram_;  // (E, bins)
 
   // Report of the last backward, the device's part of it perhaps still on its way.
-  backward_report report_;
-  bool reported_any_ = false;
+  std::optional<backward_report> report_;
   bool report_arriving_ = false;
   vector_view<const report_totals, landing> arriving_totals_;  // (1)
   vector_view<const index_type, landing> arriving_histogram_;  // (E bins), or empty

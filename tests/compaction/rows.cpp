@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <numeric>
 
 #include <lrmoe/compaction/dropped_pairs.hpp>
 #include <lrmoe/compaction/gather_rows.hpp>
@@ -56,18 +55,11 @@ TEMPLATE_TEST_CASE("rows are spread to their places in the packed range, and now
   const integer columns = GENERATE(3, 8, 64, 2104);
   const integer first = draw.integer(0, 5);
   const auto values = draw.normal(R * columns, 1.0, fixture::format_of<TestType>());
-  std::vector<integer> rank(static_cast<std::size_t>(R * C));
-  std::iota(rank.begin(), rank.end(), 0);
-  for (std::size_t i = rank.size(); i > 1; --i)
-    std::swap(rank[i - 1],
-              rank[static_cast<std::size_t>(draw.integer(0, static_cast<integer>(i) - 1))]);
   // Some rows have no place at all; some places lie before the range or behind it.
-  std::vector<index_type> places;
-  for (integer p = 0; p < R * C; ++p) {
-    const bool none = (p / C) % 5 == 0 || draw.integer(0, 3) == 0;
-    places.push_back(none ? lrmoe::no_expert
-                          : static_cast<index_type>(rank[static_cast<std::size_t>(p)]));
-  }
+  std::vector<index_type> places = draw.routes(1, R * C, R * C);
+  for (integer p = 0; p < R * C; ++p)
+    if ((p / C) % 5 == 0 || draw.integer(0, 3) == 0)
+      places[static_cast<std::size_t>(p)] = lrmoe::no_expert;
   const integer S = std::max<integer>(R * C - 2 * first, 0);
   std::vector<double> expected(static_cast<std::size_t>(S * columns), -7.0);
   for (integer p = 0; p < R * C; ++p) {

@@ -66,11 +66,12 @@ void check_against_plain_adamw() {
           settings.beta1 * std::abs(m[i]) + (1.0 - settings.beta1) * std::abs(scaled);
       m[i] = settings.beta1 * m[i] + (1.0 - settings.beta1) * scaled;
       v[i] = settings.beta2 * v[i] + (1.0 - settings.beta2) * scaled * scaled;
-      const double corrected_m = m[i] / (1.0 - std::pow(settings.beta1, now.step));
       const double corrected_v = v[i] / (1.0 - std::pow(settings.beta2, now.step));
-      const double direction = corrected_m / (std::sqrt(corrected_v) + settings.epsilon);
+      const double divisor =
+          (1.0 - std::pow(settings.beta1, now.step)) * (std::sqrt(corrected_v) + settings.epsilon);
+      const double direction = m[i] / divisor;
       // m is a difference where gradients turn: its error does not shrink with it.
-      const double sizes = std::abs(direction) * sizes_m / std::abs(m[i]);
+      const double sizes = sizes_m / divisor;
       const double expected = w[i] - now.rate * direction - now.rate * settings.weight_decay * w[i];
       const auto off = [](double got, double want, double scale) {
         return std::abs(got - want) / scale;

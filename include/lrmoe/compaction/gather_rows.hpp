@@ -40,16 +40,13 @@ void spread_rows(const ExecutionSpace& space, const matrix_view<const Element, D
   detail::for_each_row(
       "lrmoe::spread_rows::copy", space, R,
       KOKKOS_LAMBDA(const detail::row_lanes<ExecutionSpace>& lanes, const std::int64_t r) {
-        const auto inside = [&](const index_type c) {
+        const auto to = [&](const index_type c) -> Element* {
           const std::int64_t i = places(r * C + c) - first;
-          return i >= 0 && i < S;
+          return i >= 0 && i < S ? &out(i, 0) : nullptr;
         };
         bool wanted = false;
-        for (index_type c = 0; c < C; ++c) wanted = wanted || inside(c);
-        if (!wanted) return;
-        lanes.copy(&rows(r, 0), columns, chunked, C, [&](const index_type c) -> Element* {
-          return inside(c) ? &out(places(r * C + c) - first, 0) : nullptr;
-        });
+        for (index_type c = 0; c < C; ++c) wanted = wanted || to(c) != nullptr;
+        if (wanted) lanes.copy(&rows(r, 0), columns, chunked, C, to);
       });
 }
 
